@@ -30,7 +30,7 @@ from logstore.spark.stream import LogStream
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("engine")]
 
@@ -209,6 +209,21 @@ def test_records_of_a_live_writer_are_delivered_once_across_restarts_of_query_an
     assert len(found) == len({row[0] for row in found})
     assert [(row[0], row[1], row[3]) for row in found] == [(row[0], row[1], row[3]) for row in expected]
     assert found[-3:] == expected[-3:]
+
+
+def test_each_batch_can_be_joined_and_written_by_a_function(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
+    names = spark.createDataFrame([("MESSAGE_START", "begins")], "type string, word string")
+
+    def keep(rows: DataFrame, number: int) -> None:
+        rows.join(names, "type").write.mode("overwrite").parquet(str(tmp_path / f"batch={number}"))
+
+    frame = logstore.spark.read_stream(spark, mixed, columns=COLUMNS, start="earliest")
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+    found = spark.read.parquet(str(tmp_path / "batch=0"))
+    expected = logstore.spark.read(spark, mixed, columns=["lsn"], types=["MESSAGE_START"])
+    assert {row["word"] for row in found.collect()} == {"begins"}
+    assert sorted(row["lsn"] for row in found.collect()) == sorted(row["lsn"] for row in expected.collect())
 
 
 def test_batches_respect_their_limit_and_end_at_the_present_log(

@@ -19,6 +19,7 @@ final class LogScan implements SupportsReportStatistics, Batch {
 
     private final Query query;
     private Plan plan;
+    private boolean streams;
 
     LogScan(Query query) {
         this.query = query;
@@ -58,9 +59,15 @@ final class LogScan implements SupportsReportStatistics, Batch {
         return told.toString();
     }
 
-    /** From the bytes of the log that is read: the number of rows that pass the conditions is not known before. */
+    /**
+     * From the bytes of the log that is read: the number of rows that pass the conditions is not known before. A stream
+     * has no plan, and its batches have Spark's default size.
+     */
     @Override
     public Statistics estimateStatistics() {
+        if (streams) {
+            return new Unknown();
+        }
         Plan planned = plan();
         long rows = query.counts > 0 ? planned.ranges.length : Math.min(query.limit, planned.bytes() / RECORD_BYTES);
         long bytes = rows * (ROW_BYTES + readSchema().defaultSize());
@@ -95,6 +102,19 @@ final class LogScan implements SupportsReportStatistics, Batch {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        streams = true;
         return new LogStream(query);
+    }
+
+    private static final class Unknown implements Statistics {
+        @Override
+        public OptionalLong sizeInBytes() {
+            return OptionalLong.empty();
+        }
+
+        @Override
+        public OptionalLong numRows() {
+            return OptionalLong.empty();
+        }
     }
 }
