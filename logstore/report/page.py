@@ -16,7 +16,7 @@ from logstore.report.answer_texts import answer_section
 from logstore.report.figures import age_s
 from logstore.report.names import short
 from logstore.report.plots import pictures
-from logstore.report.texts import age_text, count_text, depth_text, size_short, span_text, time_text, whole
+from logstore.report.texts import age_text, count_text, depth_text, others_text, size_short, span_text, time_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -212,7 +212,7 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
     shown = _table(
         ("queue", "#enqueued", "#ended", "#deepest", "#at the end"),
         [cells(one, one["label"]) for one in depth["queues"][:top]],
-        last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
+        last=cells(rest, others_text(rest["queues"])) if rest else None,
     )
     series = [*depth["series"], *([{**rest, "label": "others"}] if rest else [])]
     moments = [
@@ -305,7 +305,7 @@ def _latency(found: dict[str, Any], drawn: Any) -> _Section:
     shown = _table(
         ("queue", "#taken", "#least", "#half", "#90 %", "#99 %", "#99.9 %", "#most", "#mean"),
         [cells(one, one["label"]) for one in latency["queues"][:top]],
-        last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
+        last=cells(rest, others_text(rest["queues"])) if rest else None,
         note="By the times of the batches that made enqueue and dequeue durable. Percentiles are right to 0.8 %. "
         "Not counted: expired, purged and dead-lettered messages, and deleted queues.",
     )
@@ -417,7 +417,7 @@ def _bytes(found: dict[str, Any], drawn: Any) -> _Section:
     rest = cost["rest"]
     rows = [cells(one, one["label"]) for one in cost["queues"][:top]]
     if rest:
-        rows.append(cells(rest, f"{whole(rest['queues'])} others together"))
+        rows.append(cells(rest, others_text(rest["queues"])))
     shown = _table(
         ("queue", "#messages", "#places", "#content", "#records", "#copies", "#written per byte"),
         rows,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.core.extras import require
 from logstore.report import sentences
 from logstore.report.names import plain, short
-from logstore.report.texts import count_text, size_short, span_text
+from logstore.report.texts import count_text, others_text, size_short, span_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -211,7 +211,7 @@ def _depth(found: dict[str, Any], times: list[datetime]) -> Picture:
     series = [(one["label"], _drawn(one["values"])) for one in depth["series"]]
     colours = [_SERIES[index % COLOURS] for index in range(len(series))]
     if depth["rest"]:
-        series.append((f"{depth['rest']['queues']} others together", _drawn(depth["rest"]["values"])))
+        series.append((others_text(depth["rest"]["queues"]), _drawn(depth["rest"]["values"])))
         colours.append(_REST)
 
     def paint(_: Any, axes: Any, kind: str) -> None:
@@ -298,7 +298,7 @@ def _named(svg: str, names: Sequence[str], kind: str) -> str:
 def _latency(found: dict[str, Any]) -> Picture:
     rows = [(one["label"], one) for one in found["latency"]["queues"][: found["top"]]]
     if found["latency"]["rest"]:
-        rows.append((f"{found['latency']['rest']['queues']} others together", found["latency"]["rest"]))
+        rows.append((others_text(found["latency"]["rest"]["queues"]), found["latency"]["rest"]))
     marks = (("p50_us", "o", 0), ("p90_us", "D", 2), ("p99_us", "s", 3), ("p999_us", "|", 1))
 
     def paint(_: Any, axes: Any, kind: str) -> None:
@@ -348,7 +348,7 @@ def _span_ticks(low: float, high: float, most: int) -> list[float]:
 def _bytes(found: dict[str, Any]) -> Picture:
     rows = [(one["label"], one) for one in found["bytes"]["queues"][: found["top"]]]
     if found["bytes"]["rest"]:
-        rows.append((f"{found['bytes']['rest']['queues']} others together", found["bytes"]["rest"]))
+        rows.append((others_text(found["bytes"]["rest"]["queues"]), found["bytes"]["rest"]))
 
     def paint(_: Any, axes: Any, kind: str) -> None:
         first = [one["record_bytes"] for _, one in rows]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["age_text", "count_text", "depth_text", "size_short", "span_text", "time_text", "whole"]
+__all__ = ["age_text", "count_text", "depth_text", "others_text", "size_short", "span_text", "time_text", "whole"]
 
 
 def whole(number: float) -> str:
     """A whole number with separated thousands."""
     return f"{number:,.0f}".replace(",", "\u202f")
+
+
+def others_text(queues: int) -> str:
+    """The name of what all queues without a name in a table or picture have in sum."""
+    return "1 other queue" if queues == 1 else f"{whole(queues)} others together"
 
 
 def size_short(size: float, _: object = None) -> str:

@@ -572,6 +572,14 @@ def test_the_first_of_many_queues_are_listed_and_the_others_summed_up(
     assert len(text) < 400_000
 
 
+def test_a_single_other_queue_is_not_called_several(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
+    numbered(open_store, 6)
+    text = page(report(store_dir, top=5))
+    check_page(text)
+    assert "1 other queue" in text
+    assert "together" not in text
+
+
 def test_an_empty_log_has_a_page(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
     open_store().close()
     found = report(store_dir)
