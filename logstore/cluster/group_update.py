@@ -10,7 +10,7 @@
 ```
 
 * One update is taken at a time, and the copy goes on meanwhile. A leader that is elected in between changes nothing:
-  the sender goes on as a follower.
+  the sender goes on as a follower. If the sender is silent, because its disk hangs, the new leader's offer is taken.
 * If it fails before the engine has said SWITCH, the engine learns of it, and the next offer begins with the files that
   are here. From SWITCH on the engine counts on the new copy: if that cannot be switched in, the group fails.
 * A peer gets one update at a time; its newest connection counts.
@@ -220,7 +220,13 @@ class GroupUpdates:
         reader, writer = await self._around.open_update(peer)
         with self._watched(peer, writer):
             return await receive_update(
-                reader, writer, self._begin, store_uuid=group.uuid, index=index, executor=self._executor
+                reader,
+                writer,
+                self._begin,
+                store_uuid=group.uuid,
+                index=index,
+                executor=self._executor,
+                replaced=lambda: group.standing().leader not in (0, peer),
             )
 
     def _begin(self, manifest: Manifest) -> Update | None:

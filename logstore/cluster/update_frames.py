@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from xxhash import xxh64_intdigest
 
@@ -32,7 +32,7 @@ from logstore.cluster.update import Manifest, Segment
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
 
 _T = TypeVar("_T")
@@ -45,7 +45,8 @@ SEGMENTS_MAX: Final = lib.LS_UPDATE_SEGMENTS_MAX
 ROWS_MAX: Final = 1024  # rows of one message, at most 46 bytes each
 QUIET_S: Final = 600.0
 """A side that is silent for longer is given up. It is long, because a receiver copies and opens a log meanwhile."""
-
+LOOK_S: Final = 10.0
+"""So often does a receiver ask whether a silent sender, whose disk may hang, is still the one to wait for."""
 
 LINGER_S: Final = 1.0  # time for a peer to close after it was refused
 REASON_MAX: Final = 4096
@@ -211,9 +212,13 @@ async def ended(running: asyncio.Future[_T]) -> _T:
 class Connection:
     """Messages over a pair of streams. What the peer or the network does wrong is :class:`UpdateFailed`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replaced: Callable[[], bool] | None = None
+    ) -> None:
+        """``replaced``: whether another peer is to be asked, if this one is silent; see ``receive_update``."""
         self._reader = reader
         self._writer = writer
+        self._replaced = replaced
         self._is_told = False  # by the peer: it closes
 
     async def send(self, message: Message, data: bytes = b"") -> None:
@@ -232,13 +237,7 @@ class Connection:
 
     async def receive(self) -> Message:
         """The next message. ``Refused`` is raised."""
-        try:
-            async with asyncio.timeout(QUIET_S):
-                message = await read_control(self._reader, MESSAGES, "an update")
-        except TimeoutError:
-            raise UpdateFailed(Why.SILENT, f"nothing came for {QUIET_S:.0f} s: try another member") from None
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise _lost(error) from error
+        message = await self._come(read_control(self._reader, MESSAGES, "an update"))
         if isinstance(message, Refused):
             self._is_told = True
             raise UpdateFailed(message.kind, message.reason)
@@ -248,14 +247,24 @@ class Connection:
         """The bytes of a piece; None: they are damaged."""
         if not 0 < piece.bytes <= PIECE_BYTES_MAX:
             raise BadFrame(f"a piece has {piece.bytes} bytes, and may have {PIECE_BYTES_MAX}")
+        data = await self._come(self._reader.readexactly(piece.bytes))
+        return data if xxh64_intdigest(data) == piece.checksum else None
+
+    async def _come(self, read: Coroutine[Any, Any, _T]) -> _T:
+        """What the peer sends, which may take ``QUIET_S``; less if another one is to be asked."""
+        reading = asyncio.create_task(read)
         try:
-            async with asyncio.timeout(QUIET_S):
-                data = await self._reader.readexactly(piece.bytes)
-        except TimeoutError:
-            raise UpdateFailed(Why.SILENT, f"nothing came for {QUIET_S:.0f} s: try another member") from None
+            for _ in range(round(QUIET_S / LOOK_S)):
+                done, _ = await asyncio.wait([reading], timeout=LOOK_S)
+                if done:
+                    return await reading
+                if self._replaced is not None and self._replaced():
+                    raise UpdateFailed(Why.SILENT, f"nothing came for {LOOK_S:.0f} s, and another member leads")
+            raise UpdateFailed(Why.SILENT, f"nothing came for {QUIET_S:.0f} s: try another member")
         except (asyncio.IncompleteReadError, OSError) as error:
             raise _lost(error) from error
-        return data if xxh64_intdigest(data) == piece.checksum else None
+        finally:
+            reading.cancel()
 
     def check_open(self) -> None:
         """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop then ignores writes."""

@@ -137,17 +137,20 @@ async def receive_update(
     store_uuid: bytes,
     index: int,
     executor: Executor,
+    replaced: Callable[[], bool] | None = None,
 ) -> Received:
     """Receives an update that ends at or above ``index``, up to the point where :meth:`Update.finish` can be called.
 
     ``begin`` is called in the executor with the manifest. It gives the update that this fills, or None for a member
     that needs none any more. It uses the copy, so if the copy has a thread of its own it waits for that thread. The
-    update's other calls here do not use the copy, which may take batches meanwhile.
+    update's other calls here do not use the copy, which may take batches meanwhile. ``replaced`` is asked while the
+    sender is silent: whether another member would send an update. Then this one ends; without it a sender may be silent
+    for ``QUIET_S``.
 
     After an exception the connection is closed, and so is the update; what came stays in its directory, and an update
     from any member goes on with it. Raises :class:`UpdateFailed`, what ``begin`` raises, and what the disk raises.
     """
-    receiving = _Receiving(Connection(reader, writer), begin, executor)
+    receiving = _Receiving(Connection(reader, writer, replaced), begin, executor)
     try:
         async with _peer_learns(receiving.connection):
             return await receiving.run(Request(store_uuid, index))

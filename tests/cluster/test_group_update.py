@@ -21,11 +21,11 @@ from kit.ports import free_ports
 from kit.stores import SMALL_SEGMENT
 from kit.trio import HOST, Publisher, Trio, group_of, judge, number_of, wait_for_all
 from logstore import errors
-from logstore.cluster import config, group_update, keeping
+from logstore.cluster import config, group_update, keeping, update_frames, update_sending
 from logstore.cluster.addresses import Tls
 from logstore.cluster.member import Member
 from logstore.cluster.replica import Copy, create
-from logstore.cluster.update import Manifest, Update
+from logstore.cluster.update import Manifest, Source, Update
 from logstore.cluster.update_frames import Connection, Offer, Request
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
@@ -113,9 +113,12 @@ class Watched:
             store_uuid: bytes,
             index: int,
             executor: Executor,
+            replaced: Callable[[], bool],
         ) -> Received:
             watched.begun += 1
-            one = await receive_update(reader, writer, begin, store_uuid=store_uuid, index=index, executor=executor)
+            one = await receive_update(
+                reader, writer, begin, store_uuid=store_uuid, index=index, executor=executor, replaced=replaced
+            )
             watched.received.append(one)
             return one
 
@@ -341,6 +344,37 @@ def test_an_update_goes_on_when_another_member_leads(trio: Trio, watched: Watche
     watched.goes_on.set()
     wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
     assert watched.begun == 1
+    judge(trio, stay)
+
+
+def test_if_the_senders_disk_hangs_the_next_leader_sends_what_is_missing(
+    trio: Trio, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, works = threading.Event(), threading.Event()
+
+    class Hanging(Source):
+        def read(self, first_lsn: int, offset: int, size: int) -> bytes:
+            if not hangs.is_set():
+                hangs.set()
+                assert works.wait(PATIENCE_S)
+            return super().read(first_lsn, offset, size)
+
+    monkeypatch.setattr(update_sending, "Source", Hanging)
+    monkeypatch.setattr(update_frames, "LOOK_S", 0.05)
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    trio.start(3)
+    assert hangs.wait(PATIENCE_S)
+    try:
+        trio.transfer_to(2)
+        stay.append(trio.store().publish("orders", b"under the next leader"))
+        wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+        assert watched.begun > 1
+    finally:
+        works.set()
     judge(trio, stay)
 
 

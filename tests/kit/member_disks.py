@@ -43,6 +43,25 @@ class Processes:
         standing = self.standing(member)
         return bool(standing["state"] == "follows" and standing["durable_index"] >= index)
 
+    def together(self) -> int:
+        """The member that serves, once all follow it and have what it has: none needs a whole copy then."""
+
+        def look() -> int:
+            leader = self.leader()
+            others = [member for member in self.workers if member != leader]
+            return leader if self.in_step(leader, *others) and self.leads(leader) else 0
+
+        return wait_until(look, "all are in step")
+
+    def leads(self, member: int) -> bool:
+        """Whether it still serves: on a busy machine a leader may be replaced at any time."""
+        return bool(self.standing(member)["state"] == "leads")
+
+    def in_step(self, leader: int, *others: int) -> bool:
+        """Whether these follow, and have what the leader has."""
+        durable = self.standing(leader)["durable_index"]
+        return all(self.follows(member, durable) for member in others)
+
     def leader(self, *among: int) -> int:
         """The member that serves, once there is one."""
 

@@ -7,6 +7,7 @@ Commands come as JSON lines, and each has one answer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.trio import HOST
 from logstore.cluster.member import Member, MemberConfig
-from logstore.errors import StoreError
+from logstore.errors import NotLeader, OutcomeUnknown, StoreClosed, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,10 +106,11 @@ class Working:
         return {"ids": ids, "error": "", "text": ""}
 
     def publish_while_there_is_room(self, size: int) -> None:
-        """Publishes, as a broker does, until an append would wait for the next segment."""
-        store = self._member.store(HOST, within_s=60)
-        while store.room_percent == 100:
-            store.publish("orders", bytes(size))
+        """Publishes, as a broker does, until an append would wait for the next segment, or the member leads no more."""
+        with contextlib.suppress(NotLeader, OutcomeUnknown, StoreClosed):
+            store = self._member.store(HOST, within_s=60)
+            while store.room_percent == 100:
+                store.publish("orders", bytes(size))
 
     def declare(self, first: int, count: int) -> dict[str, Any]:
         """Declares queues with long names until an error: how many there are of them, and the error's class."""
