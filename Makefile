@@ -274,8 +274,9 @@ endif
 pytest-collected: setup
 	@$(BIN)/python -m pytest -q --collect-only -m 'not slow' > build/pytest-collected.log 2>&1 || { cat build/pytest-collected.log; exit 1; }
 
+# Every worker imports all files that it is given, and what they import: pyspark here, and in test-slow all files without a slow test.
 pytest-workers:
-	@$(PYTEST) -q -m 'not slow and not spark' $(WORKERS)
+	@$(PYTEST) -q -m 'not slow and not spark' --ignore=tests/spark $(WORKERS)
 
 pytest-spark:
 	@if $(PYTEST) -q -m 'not slow' tests/spark -o cache_dir=build/pytest-spark > build/pytest-spark.log 2>&1; \
@@ -338,7 +339,7 @@ torture: proof-programs ## the proof and the long tests, for a number of seconds
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	@$(PYTEST) -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS))
+	@$(PYTEST) -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS) $(SLOW_FILES))
 
 .PHONY: bench
 bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quick, --help ...)
@@ -472,6 +473,7 @@ clean: ## remove build products and caches; .venv and stores stay
 
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
+SLOW_FILES = $(shell grep -rlF mark.slow tests --include='test_*.py')
 FILES_OF_T = $(shell find tests -name '$(T).py')
 WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 2) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
@@ -556,8 +558,11 @@ $(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
 
 # Code for tests is counted as well, but is optimised, because it need not be slow. Otherwise a test program is not
 # optimised, only the core and the simulator that it is linked with: compiling them took longer than running them.
-ifeq ($(VARIANT),coverage)
+# The crash states of test_relocate have no threads, and take minutes under TSan.
+ifneq ($(filter coverage tsan,$(VARIANT)),)
 run-test_relocate: export LOGSTORE_CRASH := 0
+endif
+ifeq ($(VARIANT),coverage)
 $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 else
 $(PROGRAMS): private FLAGS += -O0

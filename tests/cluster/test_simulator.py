@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.stores import ROOT
+from kit.torture import part_of
 from tools.mutant_table import make_copy
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def test_seeds_give_the_same_counts_in_any_number_of_processes(program: Path) ->
     assert simulate(program, "--seeds", 3, 6, "--jobs", 1) == simulate(program, "--seeds", 3, 6, "--jobs", 3)
 
 
-@pytest.mark.parametrize("mutant", FOUND)
+@pytest.mark.parametrize("mutant", part_of(list(FOUND), 3))
 def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str) -> None:
     status, text = simulate(program, "--seeds", 0, 200, "--first-violation", "--mutant", mutant)
     assert status == 1
@@ -236,7 +237,7 @@ def test_a_seed_over_the_real_log_gives_the_same_run_each_time(real: Path) -> No
     assert simulate(real, "--seeds", 3, 6, "--jobs", 1) == simulate(real, "--seeds", 3, 6, "--jobs", 3)
 
 
-@pytest.mark.parametrize("mutant", FOUND_REAL)
+@pytest.mark.parametrize("mutant", part_of(list(FOUND_REAL), 3))
 def test_the_judge_over_the_real_log_finds_a_fault_planted_in_the_core_or_the_engine(faulty: Path, mutant: str) -> None:
     scenario, rule = FOUND_REAL[mutant]
     arguments = ("--seeds", 0, 300, "--jobs", 1, "--first-violation", "--scenario", scenario)

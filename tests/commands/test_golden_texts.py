@@ -40,7 +40,7 @@ WIDTHS = (80, 140)
 #: All at the first width, and some at the other.
 SHOWN = [
     *((name, WIDTHS[0]) for name in CASES),
-    *((name, WIDTHS[1]) for name in (CASES if WRITING else part_of(list(CASES), 3))),
+    *((name, WIDTHS[1]) for name in (CASES if WRITING else part_of(list(CASES), 6))),
 ]
 PROCESSES = ("logstore.help", "in-doubt.usual", "tail.usual", "tail.watched", "verify.damaged")
 CASE_S = 60  # of a busy machine

@@ -130,7 +130,7 @@ FAULTS = {
     ),
 }
 
-CHOSEN = part_of(list(FAULTS), 3)
+CHOSEN = part_of(list(FAULTS), 5)
 
 
 @pytest.fixture(scope="module")

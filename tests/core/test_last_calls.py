@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 import logstore
 from kit import last_calls
 from kit.stores import ROOT, SMALL_SEGMENT
+from kit.torture import part_of
 from logstore import _hot
 from logstore._core import ffi
 from logstore.core.native import owned
@@ -40,8 +42,7 @@ def run_last_calls(place: Path, end: str, way: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("end", last_calls.ENDS)
-@pytest.mark.parametrize("way", last_calls.WAYS)
+@pytest.mark.parametrize(("end", "way"), part_of(list(itertools.product(last_calls.ENDS, last_calls.WAYS)), 2, first=1))
 def test_every_public_call_may_be_the_last_one_of_a_finalizer(tmp_path: Path, end: str, way: str) -> None:
     done = run_last_calls(tmp_path, end, way)
     assert done.returncode == 0, done.stderr[-4000:]

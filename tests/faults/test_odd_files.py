@@ -134,7 +134,7 @@ def test_with_an_odd_file_every_command_ends_soon_with_a_plain_message_and_all_a
 def test_with_any_odd_object_as_any_file_every_command_ends_soon_with_a_plain_message(
     tmp_path: Path, template: Path, file: str
 ) -> None:
-    odds = part_of(list(ODD), 4, first=FILES.index(file))
+    odds = part_of(list(ODD), 8, first=FILES.index(file))
     problems = [one for odd in odds for one in problems_of(tmp_path, template, file, odd)]
     assert not problems, "\n".join(problems)
 

@@ -24,9 +24,10 @@ from kit.real_disk_journal import Journal
 from kit.real_disk_judge import judge, same
 from kit.real_disk_log import Cut, Kept, leave
 from kit.real_disk_mutants import mutant_package
+from kit.torture import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kit.real_disk import RealDisk
@@ -44,6 +45,11 @@ MEMORIES = {
     "segments": False,
     "flushes": True,
 }  # how it fails, and whether the disk itself loses bytes that it returned
+
+
+def some(cases: Iterable[object], every: int) -> Sequence[tuple[str, object]]:
+    """A fixed part of the cases on each file system, in which each case and each file system is."""
+    return part_of(list(itertools.product(FILE_SYSTEMS, cases)), every)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +123,7 @@ def _changed_by(cut: Cut, history: History, shown: dict[str, Any], children: Hos
 # ---- with the rule ----
 
 
-@pytest.mark.parametrize("how", ["segments", "flushes", "everything"])
-@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize(("file_system", "how"), some(["segments", "flushes", "everything"], 2))
 def test_waiters_on_a_failing_disk_get_outcome_unknown(file_system: str, how: str, children: Host) -> None:
     with real_disk(file_system) as disk:
         told = failed_under(disk, children, how)
@@ -129,8 +134,7 @@ def test_waiters_on_a_failing_disk_get_outcome_unknown(file_system: str, how: st
         assert told["forced"] == "OutcomeUnknown"
 
 
-@pytest.mark.parametrize("how", MEMORIES)
-@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize(("file_system", "how"), some(MEMORIES, 3))
 def test_the_state_shown_after_a_failure_in_the_same_boot_survives_a_power_cut(
     file_system: str, how: str, children: Host
 ) -> None:
@@ -147,8 +151,7 @@ def test_the_state_shown_after_a_failure_in_the_same_boot_survives_a_power_cut(
         assert seen is (how == "flushes")  # never written; or written, read, and kept
 
 
-@pytest.mark.parametrize("how", MEMORIES)
-@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize(("file_system", "how"), some(MEMORIES, 3))
 def test_the_process_whose_store_failed_may_close_and_open_it_again(file_system: str, how: str, children: Host) -> None:
     with real_disk(file_system) as disk:
         assert list(reopened_in_the_same_process(disk, children, how)) == []
@@ -168,8 +171,7 @@ def test_a_disk_that_failed_every_write_keeps_earlier_acknowledged_operations(fi
 # ---- blocks that were never written to ----
 
 
-@pytest.mark.parametrize("fails", ["the first batch", "a later batch", "a header"])
-@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize(("file_system", "fails"), some(["the first batch", "a later batch", "a header"], 2))
 def test_reusing_a_file_with_a_failed_write_loses_nothing(file_system: str, fails: str, children: Host) -> None:
     """On ext4, later writes to the pages of such a write are synced without an error, but lost."""
     with real_disk(file_system) as disk:
@@ -181,8 +183,7 @@ def test_reusing_a_file_with_a_failed_write_loses_nothing(file_system: str, fail
         assert violations(History.of(disk), [Cut(disk.control.entries, Kept.NOTHING)], children) == []
 
 
-@pytest.mark.parametrize("goes_on", [True, False], ids=["the store goes on", "it is opened again"])
-@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize(("file_system", "goes_on"), some([True, False], 3))
 def test_a_failed_change_of_the_catalog_loses_no_later_one(file_system: str, goes_on: bool, children: Host) -> None:
     """SQLite's log is a growing file, with blocks that were never written before."""
     with real_disk(file_system) as disk:
@@ -243,13 +244,16 @@ def test_whichever_write_or_flush_fails_no_acknowledged_operation_is_lost(
 
 @pytest.mark.parametrize(
     ("file_system", "how", "mutant"),
-    [
-        ("ext4", "segments", "PAGE_CACHE_BELIEVED"),  # the tail read through the page cache, and not written again
-        ("xfs", "segments", "PAGE_CACHE_BELIEVED"),
-        ("ext4", "segments", "SYNC_RETRIED"),  # the second sync believed
-        ("ext4", "flushes", "TAIL_NOT_REWRITTEN"),
-        ("xfs", "flushes", "TAIL_NOT_REWRITTEN"),
-    ],
+    part_of(
+        [
+            ("ext4", "segments", "PAGE_CACHE_BELIEVED"),  # the tail read through the page cache, and not written again
+            ("xfs", "segments", "PAGE_CACHE_BELIEVED"),
+            ("ext4", "segments", "SYNC_RETRIED"),  # the second sync believed
+            ("ext4", "flushes", "TAIL_NOT_REWRITTEN"),
+            ("xfs", "flushes", "TAIL_NOT_REWRITTEN"),
+        ],
+        2,
+    ),
 )
 def test_without_the_page_cache_rule_data_is_lost(file_system: str, how: str, mutant: str, faulty: Path) -> None:
     with real_disk(file_system) as disk, host(faulty, mutant) as children:

@@ -47,7 +47,7 @@ CALL_S = 30  # after which a call counts as hung
 HANG_S = 90  # after which the process ends itself: a call that no signal reaches
 ITEMS = 3  # of an iterator that a call gives
 ALWAYS = {"None", "-1", "2**64", "nan", "a short str", "bytes", "an empty list", "an object"}
-SHARE = 6  # each parameter gets every sixth of the other values, the next one beginning one further
+SHARE = 12  # each parameter gets every twelfth of the other values, the next one beginning one further
 
 # Only functions of the package make these, from values of the core.
 MADE_ELSEWHERE = {"DeliveryToken", "MessageStore", "Queue", "Delivery", "Message", "MessageView", "Transaction", "Hold"}

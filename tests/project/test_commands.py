@@ -52,9 +52,12 @@ def test_make_test_runs_the_checks_that_a_change_can_break_and_make_check_the_lo
 
 
 def test_every_python_test_is_in_one_of_the_three_runs() -> None:
-    assert "-m 'not slow and not spark' $(WORKERS)" in recipe("pytest-workers")
+    assert "-m 'not slow and not spark' --ignore=tests/spark $(WORKERS)" in recipe("pytest-workers")
     assert "-m 'not slow' tests/spark" in recipe("pytest-spark")
     assert "-m slow " in recipe("test-slow")
+    assert "$(shell grep -rlF mark.slow tests --include='test_*.py')" in MAKEFILE
+    kit = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    assert [path.name for path in kit if "mark.slow" in path.read_text("utf-8")] == []
     marked = {path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.spark" in path.read_text("utf-8")}
     assert marked - {ROOT / "tests" / "project" / "test_commands.py"} == set(
         (ROOT / "tests" / "spark").glob("test_*.py")

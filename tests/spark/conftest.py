@@ -6,6 +6,7 @@ Without pyspark or Java these tests are skipped with a message; if CI is set the
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,18 @@ SETTINGS = {
     "spark.sql.warehouse.dir": "build/spark-warehouse",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Compiling code for a query takes longer than these few rows do; test_connector.py runs with such code.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+ENGINES = ("python", "jvm")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Both sources in turn for a test of a session; another one reads with neither, and runs once."""
+    if "engine" in metafunc.fixturenames:
+        asks = {"spark", "engine"} & inspect.signature(metafunc.function).parameters.keys()
+        metafunc.parametrize("engine", ENGINES if asks else ENGINES[:1], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.stop()
 
 
-@pytest.fixture(params=["python", "jvm"])
+@pytest.fixture
 def engine(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Both sources in turn: each has the name ``logstore``, and is what ``read`` reads with."""
     import logstore.spark

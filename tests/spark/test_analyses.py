@@ -15,6 +15,7 @@ from pyspark.testing import assertDataFrameEqual
 
 import logstore.spark
 from kit.row_oracle import message_rows
+from kit.torture import part_of
 from logstore import arrow
 from logstore.errors import OptionError
 from logstore.report.counts import step_us
@@ -170,7 +171,7 @@ def test_a_transaction_decided_in_a_later_file_counts_at_its_decision(spark: Spa
     assert len(commits) > 1
     whole = depth_rows(logstore.spark.queue_depth(log.records, MINUTE, snapshot=True))
     undecided = 0
-    for at in commits:
+    for at in part_of(commits, 3):
         split = parts(log.rows, at, spark)
         undecided += split.where("outcome = 'open' or outcome = 'prepared'").count()
         assert depth_rows(logstore.spark.queue_depth(split, MINUTE)) == whole

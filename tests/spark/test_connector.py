@@ -27,6 +27,7 @@ import logstore.spark
 from kit.patience import wait_until
 from kit.spark_logs import churn, damage, open_small
 from kit.spark_needed import require_connector
+from kit.torture import stride
 from logstore import errors
 from logstore.inspect import Reader
 from logstore.spark.engines import chosen
@@ -41,10 +42,19 @@ pytestmark = pytest.mark.spark
 PYTHON = "spark.logstore.python"
 
 
+#: As sessions of users have it: the rows of the connector are read by code that Spark generates.
+GENERATED_CODE = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
+
 @pytest.fixture(autouse=True)
 def connector(spark: SparkSession) -> Iterator[None]:
     require_connector()
+    before = {name: spark.conf.get(name) for name in GENERATED_CODE}
+    for name, value in GENERATED_CODE.items():
+        spark.conf.set(name, value)
     yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
     spark.conf.unset("spark.logstore.engine")
     spark.conf.unset(PYTHON)
 
@@ -102,11 +112,12 @@ CONDITIONS = [
 
 def test_conditions_decide_every_row_as_spark_would(spark: SparkSession, mixed: Path) -> None:
     every = logstore.spark.read(spark, mixed, engine="python")
-    asked = [" AND ".join(pair) for pair in itertools.combinations(CONDITIONS, 2)][::3] + CONDITIONS
+    asked = [" AND ".join(pair) for pair in itertools.combinations(CONDITIONS, 2)]
+    asked = [*asked[:: stride(9)], *CONDITIONS]
     (wanted,) = every.selectExpr(*(f"count_if({each})" for each in asked)).collect()
     pushed = logstore.spark.read(spark, mixed, engine="jvm")
     assert [pushed.where(each).count() for each in asked] == list(wanted)
-    assert sum(count > 0 for count in wanted) > 20
+    assert sum(count > 0 for count in wanted) > 12
 
 
 def test_queries_on_one_frame_each_have_their_own_conditions(
@@ -373,7 +384,7 @@ def test_a_checkpoint_of_one_source_is_continued_by_the_other(spark: SparkSessio
     with open_small(tmp_path / "store") as store:
         queue = store.declare_queue("q")
         found = []
-        for engine in ["python", "jvm", "python", "jvm"]:
+        for engine in ["jvm", "python", "jvm"]:
             store.publish_many(queue, [b"x"] * 5)
             frame = logstore.spark.read_stream(
                 spark, store.path, columns=["lsn"], types=["MESSAGE_START"], engine=engine
@@ -383,7 +394,7 @@ def test_a_checkpoint_of_one_source_is_continued_by_the_other(spark: SparkSessio
             written.start().awaitTermination()
             rows = spark.read.parquet(str(tmp_path / "out"))
             found.append((rows.count(), rows.distinct().count()))
-        assert found == [(5, 5), (10, 10), (15, 15), (20, 20)]
+        assert found == [(5, 5), (10, 10), (15, 15)]
         assert store.stats()["holds"] == 0
 
 

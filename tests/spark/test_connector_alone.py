@@ -16,7 +16,7 @@ from kit.spark_logs import churn, open_small
 from kit.spark_needed import require_connector
 from kit.stores import ROOT
 from logstore.spark.engines import connector_jar
-from logstore.spark.java import find_java
+from logstore.spark.java import QUICK_FLAGS, find_java
 from logstore.spark.planner import Planner
 
 if TYPE_CHECKING:
@@ -25,63 +25,60 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-CHECK = """
-public class Check {
-    public static void main(String[] given) throws Exception {
-        Object source = Class.forName("logstore.spark.LogSource").getDeclaredConstructor().newInstance();
-        System.out.println(source.getClass().getMethod("problem").invoke(source));
-    }
-}
-"""
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of tests/spark/java, compiled; the JVMs that run them start quickly."""
+    require_connector()
+    javac = shutil.which("javac")
+    if javac is None:
+        pytest.skip("THE CONNECTOR IS NOT TESTED ALONE: a JDK is needed to compile classes of the tests' own")
+    made = tmp_path_factory.mktemp("classes")
+    sources = sorted((ROOT / "tests/spark/java").glob("*.java"))
+    flags = [f"-J{flag}" for flag in QUICK_FLAGS.split()]
+    subprocess.run([javac, *flags, "-proc:none", "-cp", class_path(connector_jar()), "-d", made, *sources], check=True)
+    return made
+
+
+def class_path(*before: Path | None) -> str:
+    """These, then the jars of Spark."""
+    import pyspark
+
+    return os.pathsep.join([*map(str, filter(None, before)), f"{Path(pyspark.__file__).parent / 'jars'}/*"])
+
+
+def java(where: str, *arguments: str | Path, at: Path | None = None) -> list[str]:
+    """What a program prints that gets these arguments in a JVM with this class path."""
+    command = [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=at)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.fixture
-def problem(tmp_path: Path) -> Callable[..., str]:
+def problem(classes: Path, tmp_path: Path) -> Callable[..., str]:
     """What the connector says in a JVM with these arguments and this directory before the jar."""
-    program = tmp_path / "Check.java"
-    program.write_text(CHECK)
-    java = find_java().home / "bin" / "java"
-    if shutil.which("javac") is None:
-        pytest.skip("THE CONNECTOR'S ERRORS ARE NOT TESTED: a JDK is needed to run a class of the test's own")
-    import pyspark
 
     def run(*arguments: str, before: Path | None = None) -> str:
-        jars = Path(pyspark.__file__).parent / "jars"
-        path = os.pathsep.join(str(each) for each in (before, connector_jar(), f"{jars}/*") if each is not None)
-        done = subprocess.run(
-            [java, *arguments, "-cp", path, program], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        command = class_path(before, connector_jar(), classes)
+        (line,) = java(command, *arguments, "Problem", at=tmp_path)
+        return line
 
     return run
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
-    """Runs the tasks of a plan in a JVM without Spark: a line each, with the first column's values and the error."""
-    import pyspark
+def tasks(classes: Path) -> Callable[..., list[list[str]]]:
+    """Runs plans in a JVM without Spark: of each a line for each task, with the first column's values and the error."""
 
-    require_connector()
-    javac, java = shutil.which("javac"), find_java().home / "bin" / "java"
-    if javac is None:
-        pytest.skip("THE CONNECTOR'S READER IS NOT TESTED ALONE: a JDK is needed to compile a class of the test's own")
-    made = tmp_path_factory.mktemp("classes")
-    jars = f"{connector_jar()}{os.pathsep}{Path(pyspark.__file__).parent / 'jars'}/*"
-    subprocess.run([javac, "-cp", jars, "-d", made, ROOT / "tests/spark/java/ReadPlan.java"], check=True)
-
-    def run(plan: dict[str, Any], schema: str, *arguments: str) -> list[str]:
-        files = [made / "plan.json", made / "schema.json"]
-        files[0].write_text(json.dumps(plan))
-        files[1].write_text(schema)
-        done = subprocess.run(
-            [java, "-cp", f"{made}{os.pathsep}{jars}", "logstore.spark.ReadPlan", *files, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+    def run(plans: list[dict[str, Any]], schema: str, *arguments: str) -> list[list[str]]:
+        (classes / "schema.json").write_text(schema)
+        files = [classes / f"plan{number}.json" for number in range(len(plans))]
+        for file, plan in zip(files, plans, strict=True):
+            file.write_text(json.dumps(plan))
+        where = class_path(classes, connector_jar())
+        lines = iter(java(where, "logstore.spark.ReadPlan", classes / "schema.json", *files, *arguments))
+        return [[next(lines) for _ in range(int(next(lines)))] for _ in plans]
 
     return run
 
@@ -97,10 +94,10 @@ def planned(path: Path, **options: str) -> dict[str, Any]:
 
 
 def test_a_batch_stays_readable_where_another_thread_ends_the_task(
-    tasks: Callable[..., list[str]], mixed: Path, mixed_rows: list[dict[str, Any]]
+    tasks: Callable[..., list[list[str]]], mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     """As where a Python function gets the rows; the first batch of each task is read after the task was ended."""
-    lines = tasks(planned(mixed, batch_rows="50"), LSN_ALONE, "ended by another")
+    (lines,) = tasks([planned(mixed, batch_rows="50")], LSN_ALONE, "ended-by-another")
     whole = [row["lsn"] for row in mixed_rows]
     assert len(lines) > 1
     for line in lines:
@@ -110,7 +107,7 @@ def test_a_batch_stays_readable_where_another_thread_ends_the_task(
     assert max(len(line.split()) for line in lines) == 50
 
 
-def test_a_stream_that_may_lose_data_reads_what_is_left(tasks: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_stream_that_may_lose_data_reads_what_is_left(tasks: Callable[..., list[list[str]]], tmp_path: Path) -> None:
     with open_small(tmp_path / "live") as store:
         queue = store.declare_queue("q")
         ids = store.publish_many(queue, [b"x"] * 10)
@@ -121,23 +118,24 @@ def test_a_stream_that_may_lose_data_reads_what_is_left(tasks: Callable[..., lis
             store.compact()
         late = planned(store.path, partition_bytes="1")
         late["tasks"] = [one | {"keep_lsn": plan["tasks"][0]["keep_lsn"]} for one in late["tasks"]]
-        strict = tasks(plan, LSN_ALONE)
+        plans = [plan, plan | {"lossy": True}, late, late | {"lossy": True}]
+        strict, lossy, cut, rest = tasks(plans, LSN_ALONE)
         assert strict
         assert all("LogRecycled: " in line for line in strict)
-        assert tasks(plan | {"lossy": True}, LSN_ALONE) == [""] * len(strict)
+        assert lossy == [""] * len(strict)
         # Only what the rows look back to is gone.
-        assert all("LogRecycled: " in line for line in tasks(late, LSN_ALONE))
-        left = [int(lsn) for line in tasks(late | {"lossy": True}, LSN_ALONE) for lsn in line.split()]
+        assert all("LogRecycled: " in line for line in cut)
+        left = [int(lsn) for line in rest for lsn in line.split()]
         assert left == [row["lsn"] for row in record_rows(store.path) if row["lsn"] >= late["tasks"][0]["start_lsn"]]
 
 
-def test_lists_that_do_not_fit_each_other_are_refused(tasks: Callable[..., list[str]], mixed: Path) -> None:
+def test_lists_that_do_not_fit_each_other_are_refused(tasks: Callable[..., list[list[str]]], mixed: Path) -> None:
     plan = planned(mixed)
-    plan["tasks"] = [one | {"ids": [9, 3]} for one in plan["tasks"]]
-    assert {line.partition(":")[0] for line in tasks(plan, LSN_ALONE)} == {"OptionError"}
-    plan["tasks"] = [one | {"ids": None, "path": str(mixed / "none")} for one in plan["tasks"]]
-    assert {line.partition(":")[0] for line in tasks(plan, LSN_ALONE)} == {"NotAStore"}
-    assert "OptionError" in tasks(plan | {"tasks": planned(mixed)["tasks"], "batch_rows": (1 << 20) + 1}, LSN_ALONE)[0]
+    unsorted = plan | {"tasks": [one | {"ids": [9, 3]} for one in plan["tasks"]]}
+    elsewhere = plan | {"tasks": [one | {"path": str(mixed / "none")} for one in plan["tasks"]]}
+    found = tasks([unsorted, elsewhere, plan | {"batch_rows": (1 << 20) + 1}], LSN_ALONE)
+    assert [{line.partition(":")[0] for line in lines} for lines in found[:2]] == [{"OptionError"}, {"NotAStore"}]
+    assert "OptionError" in found[2][0]
 
 
 def test_another_architecture_is_one_plain_error(problem: Callable[..., str]) -> None:

@@ -32,11 +32,11 @@ import sys
 import logstore.spark
 spark = logstore.spark.session(conf={"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m",
                                      "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"})
-frame = logstore.spark.read(spark, sys.argv[1], columns=["lsn", "queue"], partition_bytes=1, engine=sys.argv[3])
-from pyspark.sql import functions as F
-from pyspark import TaskContext
 executors = spark.sparkContext.parallelize(range(8), 8).map(lambda _: __import__("os").getppid()).distinct().count()
-print(frame.count(), frame.where("queue = 'orders'").count(), executors)
+print(executors)
+for engine in sys.argv[3:]:
+    frame = logstore.spark.read(spark, sys.argv[1], columns=["lsn", "queue"], partition_bytes=1, engine=engine)
+    print(frame.count(), frame.where("queue = 'orders'").count())
 report = logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20)
 print(report.records, report.last_lsn)
 spark.stop()
@@ -47,11 +47,12 @@ import sys
 from pyspark.sql import SparkSession
 import logstore.spark
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-if sys.argv[3] == "jvm":
-    from logstore.spark.engines import connector_jar
-    spark.addArtifacts(str(connector_jar()))
-frame = logstore.spark.read(spark, sys.argv[1], engine=sys.argv[3])
-print(frame.count(), frame.where("queue = 'orders'").count(), frame.where("type = 'CLOSE'").count())
+from logstore.spark.engines import connector_jar
+for engine in sys.argv[3:]:
+    if engine == "jvm":
+        spark.addArtifacts(str(connector_jar()))
+    frame = logstore.spark.read(spark, sys.argv[1], engine=engine)
+    print(frame.count(), frame.where("queue = 'orders'").count(), frame.where("type = 'CLOSE'").count())
 print(logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20).records)
 spark.stop()
 """
@@ -103,30 +104,28 @@ def run(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.fixture(params=["python", "jvm"])
-def source(request: pytest.FixtureRequest) -> str:
-    """Both sources in turn."""
+@pytest.fixture
+def both() -> list[str]:
+    """Both sources."""
     require_spark()
-    if request.param == "jvm":
-        require_connector()
-    return str(request.param)
+    require_connector()
+    return ["python", "jvm"]
 
 
 @pytest.mark.slow
 def test_executors_in_processes_of_their_own_read_and_export(
-    run: Callable[..., str], mixed: Path, tmp_path: Path, source: str
+    run: Callable[..., str], mixed: Path, tmp_path: Path, both: list[str]
 ) -> None:
     rows = record_rows(mixed)
-    first, second = run(CLUSTER, mixed, tmp_path / "job", source).split("\n")[-3:-1]
-    count, orders, executors = map(int, first.split())
-    assert (count, orders) == (len(rows), sum(row["queue"] == "orders" for row in rows))
-    assert executors == 2
-    assert int(second.split()[0]) == len(rows)
+    executors, *counts, exported = run(CLUSTER, mixed, tmp_path / "job", *both).split("\n")[-5:-1]
+    assert int(executors) == 2
+    assert counts == [f"{len(rows)} {sum(row['queue'] == 'orders' for row in rows)}"] * 2
+    assert int(exported.split()[0]) == len(rows)
 
 
 @pytest.mark.slow
 def test_a_session_through_spark_connect_reads_and_exports(
-    run: Callable[..., str], mixed: Path, tmp_path: Path, source: str
+    run: Callable[..., str], mixed: Path, tmp_path: Path, both: list[str]
 ) -> None:
     for needed in ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard"):
         try:
@@ -144,10 +143,10 @@ def test_a_session_through_spark_connect_reads_and_exports(
     }
     with (ROOT / "build/spark-connect.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a local server of Spark Connect has one port, and another worker may run one
-        said = run(CONNECT, mixed, tmp_path / "job", source, **environment)
-    first, second = said.split("\n")[-3:-1]
-    assert list(map(int, first.split())) == [len(rows), sum(row["queue"] == "orders" for row in rows), 1]
-    assert int(second) == len(rows)
+        said = run(CONNECT, mixed, tmp_path / "job", *both, **environment)
+    *counts, exported = said.split("\n")[-4:-1]
+    assert counts == [f"{len(rows)} {sum(row['queue'] == 'orders' for row in rows)} 1"] * 2
+    assert int(exported) == len(rows)
 
 
 def test_without_pyspark_other_functions_work_and_spark_functions_name_the_extra(

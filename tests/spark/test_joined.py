@@ -17,6 +17,7 @@ from kit.row_histories import SEGMENT, History
 from kit.row_oracle import message_rows, record_rows
 from kit.s3_server import s3_server
 from kit.spark_logs import churn, everything, kept_whole, mixed_log, open_small
+from kit.torture import part_of
 from logstore.core.extras import MissingExtra
 from logstore.errors import OptionError
 from logstore.export import ExportDamaged, ExportGap, ExportMismatch, export, hold_for
@@ -103,7 +104,7 @@ def test_the_rows_are_those_of_the_log_alone(spark: SparkSession, half: tuple[Pa
     assert 0 < frame.where(f"lsn >= {manifest.last_lsn}").count() < frame.count()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in part_of([1, 2], 2))])
 def test_records_messages_and_open_are_those_of_the_log_over_histories_that_recycle_it(
     spark: SparkSession, tmp_path: Path, seed: int, way: int
 ) -> None:

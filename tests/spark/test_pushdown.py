@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.testing import assertDataFrameEqual
 
 import logstore.spark
+from kit.torture import part_of
 from logstore import errors
 from logstore.codec.records import LSN_LIMIT
 from logstore.spark.filters import Conditions
@@ -162,7 +163,7 @@ def passes(one: Any, row: dict[str, Any]) -> bool:
 
 
 def test_conditions_of_the_scanner_are_decided_exactly(mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
-    """All pairs of conditions, compared with rows computed in plain Python; without a session."""
+    """Pairs of conditions, compared with rows computed in plain Python; without a session."""
     middle, late = mixed_rows[len(mixed_rows) // 2], mixed_rows[-30]
     two = next(row for row in mixed_rows if row["type"] == "MESSAGE_START" and row["queue_count"] == 2)
     singles = [
@@ -182,14 +183,14 @@ def test_conditions_of_the_scanner_are_decided_exactly(mixed: Path, mixed_rows: 
     schema = spark_schema(["lsn", "queue"])
     options = Options.read({"path": str(mixed)})
     met = 0
-    for pair in itertools.combinations_with_replacement(singles, 2):
+    for pair in part_of(list(itertools.combinations_with_replacement(singles, 2)), 3):
         reader = PushingLogReader(schema, options)
         assert list(reader.pushFilters(list(pair))) == []
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
         found = [lsn for batch in batches for lsn in batch.column(0).to_pylist()]
         assert found == [row["lsn"] for row in mixed_rows if all(passes(one, row) for one in pair)], pair
         met += bool(found)
-    assert met > 50
+    assert met > 20
 
 
 def test_conditions_in_sql_arrive_as_they_were_meant(

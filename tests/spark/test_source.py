@@ -16,6 +16,7 @@ import logstore.spark
 from kit.replicated import golden_copy
 from kit.row_oracle import record_rows
 from kit.spark_logs import churn, damage, open_small
+from kit.torture import part_of
 from logstore import errors
 from logstore.inspect import Reader
 from logstore.spark.plan import cut
@@ -224,6 +225,9 @@ def test_counting_needs_no_column(spark: SparkSession, mixed: Path, mixed_rows: 
 
 # ---- Damage
 
+#: Where in the log, and what of that segment cannot be read.
+DAMAGED = list(itertools.product([0, 0.5, 1], ["batch", "header", "gone"]))
+
 
 def largest_batch(path: Path) -> tuple[BatchBytes, int]:
     """Of a segment in the middle of the log, and the first LSN of the next one."""
@@ -248,8 +252,7 @@ def test_damage_fails_the_query_with_its_segment_offset_and_lsn(
     assert f"in segment {segment} at offset {batch.lsn - batch.first_lsn} (LSN {batch.lsn})" in said
 
 
-@pytest.mark.parametrize("how", ["batch", "header", "gone"])
-@pytest.mark.parametrize("where", [0, 0.5, 1])
+@pytest.mark.parametrize(("where", "how"), part_of(DAMAGED, 2))
 def test_a_permissive_query_gives_the_rows_of_every_readable_segment(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]], tmp_path: Path, how: str, where: float
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("engine")]
+pytestmark = pytest.mark.spark
 
 NEW = ["from_queue_id", "not_before", "expires", "note"]
 
@@ -38,6 +38,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     return table.sort_by(key).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
+@pytest.mark.usefixtures("engine")
 def test_the_source_gives_the_rows_of_the_oracle(spark: SparkSession, placed: Path) -> None:
     wanted = record_rows(placed)
     assert rows_of(logstore.spark.read(spark, placed)) == wanted
@@ -63,6 +64,7 @@ def test_an_export_by_spark_has_the_bytes_of_one_by_arrow(spark: SparkSession, p
     assert rows_of(spark.read.parquet(f"{tmp_path}/one/open").drop("state")) == still_open
 
 
+@pytest.mark.usefixtures("engine")
 def test_depths_counted_from_records_and_from_messages_are_the_same(
     spark: SparkSession, placed: Path, tmp_path: Path
 ) -> None:

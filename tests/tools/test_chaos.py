@@ -20,6 +20,7 @@ from kit.killed import quick_directory, remove
 from kit.real_disk import need
 from kit.real_disk_mutants import mutant_package
 from kit.stores import ROOT
+from kit.torture import part_of
 
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
@@ -200,7 +201,7 @@ def test_a_disk_of_a_run_is_full_fails_a_flush_and_loses_what_was_not_flushed() 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mutant", ["NO_BATCH_SYNC", "COPY_FORCES_ONE_OF_TWO"])
+@pytest.mark.parametrize("mutant", part_of(["COPY_FORCES_ONE_OF_TWO", "NO_BATCH_SYNC"], 2))
 def test_power_cuts_find_a_member_that_answers_before_it_has_forced(directory: Path, mutant: str) -> None:
     """At the leader, or at a follower. Its own copy, those of others, or the judge show it."""
     need("ext4")

@@ -132,7 +132,7 @@ def test_after_every_short_sequence_verify_finds_nothing_and_the_checkpoint_is_u
     work, how, tried = STORES[begin]
     before = [] if work is None else and_then_killed(work, str(memory / "before"), how)
     wrong = {}
-    for number, sequence in enumerate(part_of(tried, 3)):
+    for number, sequence in enumerate(part_of(tried, 6)):
         path, ids, found = memory / str(number), list(before), []
         if before:
             shutil.copytree(memory / "before", path)

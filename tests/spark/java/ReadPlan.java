@@ -8,34 +8,45 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Reads the ranges of a plan, whose JSON and schema are in the files of the arguments, as a task does: one line for each range
- * with the first column's values, then the error, if any. With a third argument another thread ends each task after its first
- * batch, and the values of that batch are read after that, with garbage collections between.
+ * Reads the ranges of plans as tasks do. Arguments: the file of a schema, files of plans in JSON, and perhaps "ended-by-another":
+ * another thread then ends each task after its first batch, and the values of that batch are read after that, with garbage
+ * collections between. Prints for each plan a line with the number of its ranges, then one for each range, with the first
+ * column's values and the error, if any.
  */
 final class ReadPlan {
+    private static final String ENDED = "ended-by-another";
+
     private ReadPlan() {}
 
     public static void main(String[] given) throws Exception {
-        Plan plan = new Plan(Json.MAPPER.readTree(Files.readString(Paths.get(given[0]))));
-        StructType schema = (StructType) DataType.fromJson(Files.readString(Paths.get(given[1])));
-        for (InputPartition one : plan.ranges) {
-            StringBuilder line = new StringBuilder();
-            try (RangeReader reader = new RangeReader(plan.common, (Plan.Range) one, schema, Query.NO_LIMIT)) {
-                while (reader.next()) {
-                    if (given.length > 2) {
-                        Thread ending = new Thread(reader::close);
-                        ending.start();
-                        ending.join();
-                        System.gc();
-                    }
-                    for (int row = 0; row < reader.count(); row++) {
-                        line.append(reader.get().column(0).getLong(row)).append(' ');
-                    }
-                }
-            } catch (StoreException error) {
-                line.append(error.getMessage());
+        StructType schema = (StructType) DataType.fromJson(Files.readString(Paths.get(given[0])));
+        boolean ended = given[given.length - 1].equals(ENDED);
+        for (int at = 1; at < given.length - (ended ? 1 : 0); at++) {
+            Plan plan = new Plan(Json.MAPPER.readTree(Files.readString(Paths.get(given[at]))));
+            System.out.println(plan.ranges.length);
+            for (InputPartition one : plan.ranges) {
+                System.out.println(lineOf(plan, (Plan.Range) one, schema, ended));
             }
-            System.out.println(line);
         }
+    }
+
+    private static String lineOf(Plan plan, Plan.Range range, StructType schema, boolean ended) throws Exception {
+        StringBuilder line = new StringBuilder();
+        try (RangeReader reader = new RangeReader(plan.common, range, schema, Query.NO_LIMIT)) {
+            while (reader.next()) {
+                if (ended) {
+                    Thread ending = new Thread(reader::close);
+                    ending.start();
+                    ending.join();
+                    System.gc();
+                }
+                for (int row = 0; row < reader.count(); row++) {
+                    line.append(reader.get().column(0).getLong(row)).append(' ');
+                }
+            }
+        } catch (StoreException error) {
+            line.append(error.getMessage());
+        }
+        return line.toString();
     }
 }
