@@ -265,6 +265,7 @@ class Connection:
             raise _lost(error) from error
         finally:
             reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)  # the next reader must be alone
 
     def check_open(self) -> None:
         """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop then ignores writes."""
