@@ -76,6 +76,10 @@ class Place(ABC):
     def size(self, name: str) -> int | None:
         """The bytes of a file; None if there is none."""
 
+    def sizes(self, *names: str) -> list[int | None]:
+        """The bytes of files; None for one that is not there."""
+        return [self.size(name) for name in names]
+
     @abstractmethod
     def read(self, name: str, limit: int) -> tuple[bytes, int]:
         """At most ``limit`` bytes from the beginning of a file, and its size. Raises ``FileNotFoundError``."""
@@ -90,7 +94,14 @@ class Place(ABC):
 
     @abstractmethod
     def files(self) -> dict[str, int]:
-        """The files below the three datasets with their sizes in bytes, whoever made them."""
+        """The files below the three datasets with their sizes in bytes, whoever made them.
+
+        Without those in directories like ``_delta_log``, which no reader of Parquet files takes for rows.
+        """
+
+    def line(self, error: Exception) -> str:
+        """The first line of a library's text, without secrets."""
+        return _one_line(error, ())
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -157,7 +168,7 @@ class LocalPlace(Place):
         return (self.path / name).open("rb")
 
     def files(self) -> dict[str, int]:
-        """The files below the datasets, without those of the logs of Delta tables."""
+        """The files below the datasets."""
         found = {}
         for dataset in DATASETS:
             top = self.path / dataset
@@ -245,8 +256,12 @@ class RemotePlace(Place):
 
     def files(self) -> dict[str, int]:
         """The files below the datasets. Raises ``FileNotFoundError`` if there is no such bucket."""
-        found = self.every()
-        return {name: size for name, size in found.items() if name.partition("/")[0] in DATASETS and "/" in name}
+        found = {}
+        for name, size in self.every().items():
+            dataset, slash, rest = name.partition("/")
+            if slash and dataset in DATASETS and not rest.startswith("_"):
+                found[name] = size
+        return found
 
     def every(self) -> dict[str, int]:
         """All files of the target with their sizes in bytes. Raises ``FileNotFoundError`` if there is no bucket."""
@@ -277,6 +292,16 @@ class RemotePlace(Place):
         datasets = require("arrow", "pyarrow.dataset")
         paths = [self._path(name) for name in names]
         return datasets.dataset(paths, schema, format="parquet", filesystem=self._system)
+
+    @property
+    def system(self) -> tuple[Any, str]:
+        """The file system, and the path of the place in it, without what only gives its paths another beginning."""
+        inner = getattr(self._system, "base_fs", None)
+        return (self._system, self._root) if inner is None else (inner, f"{self._system.base_path}{self._root}")
+
+    def line(self, error: Exception) -> str:
+        """The first line of a library's text, without secrets."""
+        return _one_line(error, self._secrets)
 
     # ---- Writing
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh64_hexdigest
 
 from logstore.core.regular_files import lock_regular
-from logstore.errors import OptionError, StoreError
+from logstore.errors import StoreError
 from logstore.export.manifest import (
     INTENT,
     MANIFEST,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteTarget", "open_target"]
 
-_DELTA_LOG: Final = f"_delta_log/{0:020}.json"
 _NO_LOCK: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -267,12 +266,9 @@ class RemoteTarget(Target):
         self._remove_all([*left, UPLOAD])
 
     def _checked(self) -> Manifest | None:
-        copied, *delta = self.place.sizes(INTENT, f"records/{_DELTA_LOG}", f"messages/{_DELTA_LOG}")
-        if copied is not None:
+        if self.place.size(INTENT) is not None:
             raise ExportDamaged(
                 f"{self.place}/{INTENT} is of a run to a local directory that was interrupted before it was copied "
                 "here: run the export to that directory again, and copy it again"
             )
-        if any(size is not None for size in delta):
-            raise OptionError(f"{self.place} has Delta tables, which an export keeps up in a local directory only")
         return checked_manifest(self.place)

@@ -194,21 +194,18 @@ def upkept(
 
     Retention comes first, too, because a full disk may need the room. The list has one item at the end.
     """
-    if isinstance(place.place, LocalPlace):
-        path = place.place.path
-        with place.place.explained():
-            delta = delta or export_delta.is_registered(path)
-        if iceberg is not None:
-            late("logstore.export.iceberg")
-            from logstore.export.iceberg import register
+    with place.place.explained():
+        delta = delta or export_delta.is_registered(place.place)
+    if iceberg is not None:
+        if not isinstance(place.place, LocalPlace):
+            raise OptionError(f"the target is {place.place}, but iceberg needs a local directory: leave it out")
+        late("logstore.export.iceberg")
+        from logstore.export.iceberg import register
 
-            place.catalogs.append(partial(register, path, directory=Path(iceberg)))
-        if delta:
-            place.catalogs.append(partial(export_delta.register, path))
-    elif iceberg is not None or delta:
-        raise OptionError(
-            f"the target is {place.place}, but {'delta' if delta else 'iceberg'} needs a local directory: leave it out"
-        )
+        place.catalogs.append(partial(register, place.place.path, directory=Path(iceberg)))
+    if delta:
+        export_delta.check(place.place)
+        place.catalogs.append(partial(export_delta.register, place.place))
     first = drop_expired(place, keep)
     done: list[Upkeep] = []
     yield done
