@@ -27,10 +27,10 @@ from xxhash import xxh32_hexdigest
 from logstore.codec.files import FORMAT_VERSION
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
-from logstore.errors import OptionError, StoreError
+from logstore.errors import StoreError
 from logstore.export import delta as export_delta
+from logstore.export import iceberg as export_iceberg
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
@@ -122,7 +122,8 @@ def export(
     * ``file_bytes``: bytes of the log for one file.
     * ``keep``: drop the files of UTC days that ended longer ago; the manifest names what was dropped.
     * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
-    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up.
+    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up. Both
+      kinds of tables need a local directory, or S3.
     * ``allow_gap``: continue even if records were recycled before they were exported.
     * ``require_complete``: refuse to begin a target unless the log still has everything that was ever logged.
     * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
@@ -197,12 +198,8 @@ def upkept(
     with place.place.explained():
         delta = delta or export_delta.is_registered(place.place)
     if iceberg is not None:
-        if not isinstance(place.place, LocalPlace):
-            raise OptionError(f"the target is {place.place}, but iceberg needs a local directory: leave it out")
-        late("logstore.export.iceberg")
-        from logstore.export.iceberg import register
-
-        place.catalogs.append(partial(register, place.place.path, directory=Path(iceberg)))
+        export_iceberg.check(place.place)
+        place.catalogs.append(partial(export_iceberg.register, place.place, directory=Path(iceberg)))
     if delta:
         export_delta.check(place.place)
         place.catalogs.append(partial(export_delta.register, place.place))
