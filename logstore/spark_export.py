@@ -14,7 +14,7 @@ from logstore.core.counts import counted
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES
 from logstore.inspect import Reader
 from logstore.spark import export, session, stream_export
-from logstore.terminal.options import AGE, SIZE, catalog_options, json_option, naming, path_argument
+from logstore.terminal.options import AGE, SIZE, PlaceText, catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import print_json
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ __all__ = ["run"]
 
 @click.command("python -m logstore.spark_export")
 @path_argument
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=PlaceText())
 @click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
 @click.option("--file-bytes", type=SIZE, default=FILE_BYTES, help="Log bytes for one file and task [default: 128M].")
@@ -42,7 +42,7 @@ __all__ = ["run"]
 @catalog_options
 def main(
     store_dir: Path,
-    target: Path,
+    target: Path | str,
     follow: Path | None,
     every: str,
     as_json: bool,
@@ -53,7 +53,7 @@ def main(
     """Write the part of the log in DIR after the last export to TARGET, in Spark tasks.
 
     Run as python -m logstore.spark_export it makes its own session; for spark-submit, use a script that calls run() of
-    that module. All executors must reach DIR and TARGET under these paths.
+    that module. All executors must reach DIR and TARGET under these names; TARGET may be an address such as s3://bucket/path.
     """
     options |= {"connect": connect, "catalog": schema}
     with naming(store_dir):

@@ -1,9 +1,15 @@
 """An export's files as Apache Iceberg tables: ``logstore.records`` and ``logstore.messages``, partitioned by day.
 
-The files stay in their places; a table refers to them. The catalog is an SQLite file in a separate directory, with the
-tables' metadata. Each snapshot's properties contain the LSN that it reaches. A registration makes the files of the
-table those of the manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is
-interrupted between the manifest and the catalog, the next run does this, and no file is registered twice.
+The files stay in their places; a table refers to them. The catalog is an SQLite file in a directory of its own. With a
+local target the tables' metadata is in this directory, too. With a target on S3 it is beside the data, in ``_iceberg``
+of the target, so that whoever reaches the files also reaches the metadata.
+
+Each snapshot's properties contain the LSN that it reaches. A registration makes the files of the table those of the
+manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is interrupted between the
+manifest and the catalog, the next run does this, and no file is registered twice.
+
+Old snapshots expire: those from before a snapshot that took out files, because they name files that are gone, and the
+older half of more than :data:`SNAPSHOTS`. Then the files of metadata that nothing names any more are removed.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.core.extras import require
 from logstore.export.files import BOUNDED
 from logstore.export.manifest import ExportError, ExportMismatch, Manifest
+from logstore.export.object_stores import iceberg_properties, s3_address
+from logstore.export.places import LocalPlace, Place, RemotePlace, place_of
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import FileInfo
 
-__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register", "summary"]
+__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "check", "open_catalog", "register", "summary"]
 
 NAMESPACE: Final = "logstore"
 LAST_LSN: Final = "logstore.last-lsn"
@@ -34,61 +42,97 @@ MISSING_LSN: Final = "logstore.missing-before-lsn"
 MISSING_TIME: Final = "logstore.missing-before-time"
 """In a snapshot's summary: what is missing was logged before this time (ISO 8601, UTC)."""
 
+SNAPSHOTS: Final = 100
+"""The most snapshots of a table; of more, the older half expires."""
+
+_KEPT: Final = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # A reader opens every manifest; a run would add one for ever.
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+}
+_METADATA: Final = "_iceberg"
 _STORE: Final = "logstore.store"
 _TARGET: Final = "logstore.target"
 _DAYS: Final = {"records": "time", "messages": "end_time"}
 
 
-def open_catalog(directory: str | os.PathLike[str]) -> Any:
-    """The pyiceberg catalog in this directory, made if it does not exist. Raises ``MissingExtra``, ``ExportError``."""
-    path = Path(directory).absolute()
+def open_catalog(directory: str | os.PathLike[str], target: object = None) -> Any:
+    """The pyiceberg catalog in this directory, made if it does not exist.
+
+    ``target``: the export of its tables if that is an address, for the endpoint, the region and the credentials.
+    Raises ``MissingExtra``, ``OptionError``, ``ExportError``.
+    """
+    path, place = Path(directory).absolute(), None if target is None else place_of(target)
     sql = require("iceberg", "pyiceberg.catalog.sql")
     require("iceberg", "sqlalchemy")
+    given = iceberg_properties(place) if isinstance(place, RemotePlace) else {}
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"the directory {path} for Iceberg cannot be made: {error.strerror}") from error
-    return sql.SqlCatalog("logstore", uri=f"sqlite:///{path / 'catalog.sqlite'}", warehouse=path.as_uri())
+    return sql.SqlCatalog("logstore", uri=f"sqlite:///{path / 'catalog.sqlite'}", warehouse=path.as_uri(), **given)
 
 
-def register(target: Path, manifest: Manifest, directory: Path) -> int:
+def check(place: Place) -> None:
+    """Raises ``MissingExtra``, and ``OptionError`` if the files of this place can be in no Iceberg table."""
+    require("iceberg", "pyiceberg.catalog.sql")
+    if isinstance(place, RemotePlace):
+        iceberg_properties(place)
+
+
+def register(place: Place, manifest: Manifest, directory: Path) -> int:
     """Makes the files of the tables those of the export. Returns the number of new ones.
 
     Raises :class:`~logstore.export.manifest.ExportMismatch` if the catalog has the tables of another export.
     """
-    with _explained(directory):
-        catalog = open_catalog(directory)
+    with _explained(directory, place):
+        catalog = open_catalog(directory, place)
         catalog.create_namespace_if_not_exists(NAMESPACE)
-        return sum(_register(catalog, dataset, target.absolute(), manifest) for dataset in _DAYS)
+        return sum(_register(catalog, dataset, place, manifest) for dataset in _DAYS)
+
+
+def _base(place: Place) -> str:
+    """What the paths of the files begin with in the tables."""
+    if isinstance(place, RemotePlace):
+        return s3_address(place)
+    assert isinstance(place, LocalPlace)
+    return str(place.path.absolute())
 
 
 @contextmanager
-def _explained(directory: Path) -> Iterator[None]:
+def _explained(directory: Path, place: Place) -> Iterator[None]:
     """Turns an error of the database, pyiceberg or the system into an ``ExportError`` that says what to do."""
     sql, iceberg = require("iceberg", "sqlalchemy.exc"), require("iceberg", "pyiceberg.exceptions")
     own = [one for one in vars(iceberg).values() if isinstance(one, type) and issubclass(one, Exception)]
     try:
         yield
     except (sql.SQLAlchemyError, OSError, *own) as error:
-        what = str(error).partition("\n")[0]
         raise ExportError(
-            f"the export is complete, but the Iceberg catalog in {directory} could not be changed ({what}): correct "
+            f"the export is complete, but the Iceberg catalog in {directory} could not be changed "
+            f"({place.line(error)}): correct "
             "that and run the export again, which registers the missing files"
         ) from error
 
 
-def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> int:
+def _register(catalog: Any, dataset: str, place: Place, manifest: Manifest) -> int:
     files = manifest.of(dataset)
     if not files and not catalog.table_exists((NAMESPACE, dataset)):
         return 0
-    table = _table(catalog, dataset, target, files, manifest)
+    table = _table(catalog, dataset, place, files, manifest)
     known = {task.file.file_path.removeprefix("file://"): task.file for task in table.scan().plan_files()}
-    wanted = [str(target / file.path) for file in files]
+    wanted = [f"{_base(place)}/{file.path}" for file in files]
     new, gone = [path for path in wanted if path not in known], sorted(known.keys() - set(wanted))
+    if not new and not gone:
+        return 0
     reached = max((file.stop_lsn for file in files), default=manifest.last_lsn)
     said = summary(manifest, reached)
+    if any(table.properties.get(key) is None for key in _KEPT):
+        with table.transaction() as change:
+            change.set_properties(_KEPT | table.properties)
     if new:
-        _widen(table, target / files[-1].path)
+        _widen(table, _columns(place, files[-1]))
     if gone:
         with table.transaction() as change:
             made = _data_files(table, new)
@@ -97,9 +141,37 @@ def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> i
                     snapshot.delete_data_file(known[path])
                 for file in made:
                     snapshot.append_data_file(file)
-    elif new:
+    else:
         table.add_files(new, snapshot_properties=said)
+    _expire(table, dataset, place)
     return len(new)
+
+
+def _expire(table: Any, dataset: str, place: Place) -> None:
+    """Expires old snapshots, and removes what only they named."""
+    snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number)
+    ends = [at for at, one in enumerate(snapshots) if one.summary is None or one.summary.operation.value != "append"]
+    first = max(ends, default=0)
+    if len(snapshots) - first > SNAPSHOTS:
+        first = len(snapshots) - SNAPSHOTS // 2
+    named = {ref.snapshot_id for ref in table.refs().values()}
+    old = [one.snapshot_id for one in snapshots[:first] if one.snapshot_id not in named]
+    if not old:
+        return
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    kept = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    for snapshot in table.snapshots():
+        kept |= {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(table.io))}
+    names = {location.rpartition("/")[2] for location in kept}
+    fs = require("arrow", "pyarrow.fs")
+    system: Any = fs.LocalFileSystem()
+    directory = f"{table.location().removeprefix('file://')}/metadata"
+    if isinstance(place, RemotePlace):
+        system, root = place.system
+        directory = f"{root}/{_METADATA}/{dataset}/metadata"
+    for info in system.get_file_info(fs.FileSelector(directory, allow_not_found=True)):
+        if info.is_file and info.base_name not in names:
+            system.delete_file(info.path)
 
 
 def _data_files(table: Any, paths: list[str]) -> list[Any]:
@@ -107,9 +179,13 @@ def _data_files(table: Any, paths: list[str]) -> list[Any]:
     return list(files.parquet_files_to_data_files(table.io, table.metadata, iter(paths)))
 
 
-def _widen(table: Any, newest: Path) -> None:
-    """Adds the columns that this file has and the table, made by an earlier version of this package, has not."""
-    made = require("arrow", "pyarrow.parquet").read_schema(newest)
+def _columns(place: Place, file: FileInfo) -> Any:
+    with place.opened(file.path) as opened:
+        return require("arrow", "pyarrow.parquet").read_schema(opened)
+
+
+def _widen(table: Any, made: Any) -> None:
+    """Adds the columns that this schema has and the table, made by an earlier version of this package, has not."""
     with table.update_schema() as update:
         update.union_by_name(made)
 
@@ -121,9 +197,9 @@ def summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
     return {LAST_LSN: str(last_lsn)} | before
 
 
-def _table(catalog: Any, dataset: str, target: Path, files: list[FileInfo], manifest: Manifest) -> Any:
+def _table(catalog: Any, dataset: str, place: Place, files: list[FileInfo], manifest: Manifest) -> Any:
     name = (NAMESPACE, dataset)
-    properties = {_STORE: str(manifest.store), _TARGET: str(target)}
+    properties = {_STORE: str(manifest.store), _TARGET: _base(place)}
     if catalog.table_exists(name):
         table = catalog.load_table(name)
         for key, value in properties.items():
@@ -133,12 +209,13 @@ def _table(catalog: Any, dataset: str, target: Path, files: list[FileInfo], mani
                     "choose another directory for it"
                 )
         return table
-    parquet, transforms = require("arrow", "pyarrow.parquet"), require("iceberg", "pyiceberg.transforms")
-    made = parquet.read_schema(target / files[0].path)
+    transforms = require("iceberg", "pyiceberg.transforms")
+    made = _columns(place, files[0])
     # The files have bounds of these columns only.
-    properties |= {"write.metadata.metrics.default": "none"}
+    properties |= _KEPT | {"write.metadata.metrics.default": "none"}
     properties |= {f"write.metadata.metrics.column.{name}": "full" for name in made.names if name in BOUNDED}
-    table = catalog.create_table(name, schema=made, properties=properties)
+    location = f"{_base(place)}/{_METADATA}/{dataset}" if isinstance(place, RemotePlace) else None
+    table = catalog.create_table(name, schema=made, properties=properties, location=location)
     with table.update_spec() as spec:
         spec.add_field(_DAYS[dataset], transforms.DayTransform(), "day")
     return table

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "inside", "is_address", "place_of", "shown"]
+__all__ = ["LocalPlace", "Place", "RemotePlace", "has_secrets", "inside", "is_address", "place_of", "shown"]
 
 DATASETS: Final = ("records", "messages", "open")
 PART: Final = ".part"
@@ -76,6 +76,10 @@ class Place(ABC):
     def size(self, name: str) -> int | None:
         """The bytes of a file; None if there is none."""
 
+    def sizes(self, *names: str) -> list[int | None]:
+        """The bytes of files; None for one that is not there."""
+        return [self.size(name) for name in names]
+
     @abstractmethod
     def read(self, name: str, limit: int) -> tuple[bytes, int]:
         """At most ``limit`` bytes from the beginning of a file, and its size. Raises ``FileNotFoundError``."""
@@ -90,7 +94,14 @@ class Place(ABC):
 
     @abstractmethod
     def files(self) -> dict[str, int]:
-        """The files below the three datasets with their sizes in bytes, whoever made them."""
+        """The files below the three datasets with their sizes in bytes, whoever made them.
+
+        Without those in directories like ``_delta_log``, which no reader of Parquet files takes for rows.
+        """
+
+    def line(self, error: Exception) -> str:
+        """The first line of a library's text, without secrets."""
+        return _one_line(error, ())
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -157,7 +168,7 @@ class LocalPlace(Place):
         return (self.path / name).open("rb")
 
     def files(self) -> dict[str, int]:
-        """The files below the datasets, without those of the logs of Delta tables."""
+        """The files below the datasets."""
         found = {}
         for dataset in DATASETS:
             top = self.path / dataset
@@ -245,8 +256,12 @@ class RemotePlace(Place):
 
     def files(self) -> dict[str, int]:
         """The files below the datasets. Raises ``FileNotFoundError`` if there is no such bucket."""
-        found = self.every()
-        return {name: size for name, size in found.items() if name.partition("/")[0] in DATASETS and "/" in name}
+        found = {}
+        for name, size in self.every().items():
+            dataset, slash, rest = name.partition("/")
+            if slash and dataset in DATASETS and not rest.startswith("_"):
+                found[name] = size
+        return found
 
     def every(self) -> dict[str, int]:
         """All files of the target with their sizes in bytes. Raises ``FileNotFoundError`` if there is no bucket."""
@@ -259,6 +274,19 @@ class RemotePlace(Place):
                 raise FileNotFoundError(errno.ENOENT, "there is no such bucket or container", bucket)
             start = len(self._root) + 1
             return {info.path[start:]: info.size for info in found if info.is_file}
+
+    def below(self, directory: str) -> list[str]:
+        """The files below a directory of the place."""
+        fs = require("arrow", "pyarrow.fs")
+        with self._calls(directory):
+            self._forget_lists()
+            top = fs.FileSelector(self._path(directory), recursive=True, allow_not_found=True)
+            return [info.path[len(self._root) + 1 :] for info in self._system.get_file_info(top) if info.is_file]
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process finds the same files there."""
+        return _kind_of(getattr(self._system, "base_fs", self._system)) != "memory"
 
     def _is_absent(self, bucket: str) -> bool:
         """Whether there is no such bucket. Permissions may be for some of its keys only, and refuse the question."""
@@ -277,6 +305,16 @@ class RemotePlace(Place):
         datasets = require("arrow", "pyarrow.dataset")
         paths = [self._path(name) for name in names]
         return datasets.dataset(paths, schema, format="parquet", filesystem=self._system)
+
+    @property
+    def system(self) -> tuple[Any, str]:
+        """The file system, and the path of the place in it, without what only gives its paths another beginning."""
+        inner = getattr(self._system, "base_fs", None)
+        return (self._system, self._root) if inner is None else (inner, f"{self._system.base_path}{self._root}")
+
+    def line(self, error: Exception) -> str:
+        """The first line of a library's text, without secrets."""
+        return _one_line(error, self._secrets)
 
     # ---- Writing
 
@@ -302,10 +340,25 @@ class RemotePlace(Place):
                 )
             if not self.whole:
                 self._system.move(written, path)
-            size = self.size(name)  # pyarrow ignores some errors of closing a file
-            if size != (wanted := staged.stat().st_size):
-                there = "it is not there" if size is None else f"it has {size} bytes"
-                raise OSError(errno.EIO, f"{there} after {wanted} bytes were written")
+            self._check_size(name, staged.stat().st_size)  # pyarrow ignores some errors of closing a file
+
+    def take(self, staged: str, name: str, size: int) -> None:
+        """Gives a complete file of the place, of this size, the name ``name``, without a transfer of its bytes.
+
+        Where a file appears when it is complete this is a copy, and the first one stays. Elsewhere it is a rename.
+        """
+        with self._calls(name):
+            if self.whole:
+                self._system.copy_file(self._path(staged), self._path(name))
+            else:
+                self._system.create_dir(self._path(name).rpartition("/")[0], recursive=True)
+                self._system.move(self._path(staged), self._path(name))
+            self._check_size(name, size)
+
+    def _check_size(self, name: str, wanted: int) -> None:
+        if (size := self.size(name)) != wanted:
+            there = "it is not there" if size is None else f"it has {size} bytes"
+            raise OSError(errno.EIO, f"{there} after {wanted} bytes were written")
 
     def finish(self, name: str) -> None:
         """Gives a file its name that a killed :meth:`put` has written whole, where a rename does that."""
@@ -386,6 +439,11 @@ def inside(target: str | os.PathLike[str]) -> list[str | Path]:
 def shown(target: object) -> str:
     """The path, or the address without what is secret in it."""
     return _without_secrets(target)[0] if isinstance(target, str) and is_address(target) else str(target)
+
+
+def has_secrets(target: object) -> bool:
+    """Whether this is an address with a key or a password in it."""
+    return isinstance(target, str) and is_address(target) and bool(_without_secrets(target)[1])
 
 
 def place_of(target: object, filesystem: Any = None) -> Place:

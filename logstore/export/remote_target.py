@@ -8,6 +8,10 @@ manifest; then it removes the files that the new manifest does not name, and at 
 intent. The next run finds out by the manifest whether that run was committed, and removes what is left of it. So files
 that neither the manifest nor an intent names are never those of a killed run, and are refused as in a local target.
 
+Other processes can write files for a run (:meth:`RemoteTarget.begin_tasks`): below ``_staging``, where no reader looks.
+The commit gives them their names by copies that the store makes. What a killed run or a late process leaves there is
+removed by the next run.
+
 One run at a time writes to a target. In a machine a lock in the store's directory sees to that. Between machines
 nothing can, but each run looks before it writes the manifest, and again after it, whether its intent and the manifest
 that it continues are still there. A run that finds those of another one fails, and has changed nothing; the other
@@ -36,10 +40,11 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh64_hexdigest
 
 from logstore.core.regular_files import lock_regular
-from logstore.errors import OptionError, StoreError
+from logstore.errors import StoreError
 from logstore.export.manifest import (
     INTENT,
     MANIFEST,
+    STAGING,
     UPLOAD,
     ExportDamaged,
     ExportError,
@@ -54,11 +59,10 @@ from logstore.export.target import Target, checked_manifest, read_document
 from logstore.inspect import LogRecycled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["RemoteTarget", "open_target"]
 
-_DELTA_LOG: Final = f"_delta_log/{0:020}.json"
 _NO_LOCK: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -83,6 +87,7 @@ class RemoteTarget(Target):
         self._name = f"export-{xxh64_hexdigest(place.key)}"
         self._store_dir = store_dir
         self._scratch: Path | None = None
+        self._uploaded: dict[FileInfo, str] = {}
         self._raw: bytes | None = None  # of the manifest that this run continues
         with place.explained():
             self._take_lock()
@@ -165,6 +170,14 @@ class RemoteTarget(Target):
             left.unlink()
         return staged
 
+    def begin_tasks(self) -> str:
+        """Returns the directory of the target below which other processes write the files of the next commit."""
+        return f"{STAGING}/{secrets.token_hex(8)}"
+
+    def add_uploaded(self, files: Mapping[FileInfo, str]) -> None:
+        """Tells where the next commit finds files that other processes have written."""
+        self._uploaded.update(files)
+
     def part(self, part: FileInfo) -> Path:
         """A local copy of a part of the open set."""
         copy = self._staging() / "parts" / part.staged
@@ -195,7 +208,10 @@ class RemoteTarget(Target):
             for file, wanted in named.items():
                 with suppress(LogRecycled):  # these rows were read; who reads the log next is told
                     self.renew()
-                self.place.put(wanted.path, self._staging() / "staged" / file.staged)
+                if file in self._uploaded:
+                    self.place.take(self._uploaded[file], wanted.path, file.bytes)
+                else:
+                    self.place.put(wanted.path, self._staging() / "staged" / file.staged)
             try:
                 self._check_alone(intent)
             except ExportLocked:
@@ -208,6 +224,8 @@ class RemoteTarget(Target):
             if not all(is_open_path(path) for path in removed):
                 self.register(manifest)
             self._remove_all([*removed, UPLOAD])
+            self._remove_all(self._uploaded.values())
+            self._uploaded.clear()
 
     def _put(self, name: str, content: bytes) -> None:
         path = self._staging() / "parts" / name
@@ -267,12 +285,10 @@ class RemoteTarget(Target):
         self._remove_all([*left, UPLOAD])
 
     def _checked(self) -> Manifest | None:
-        copied, *delta = self.place.sizes(INTENT, f"records/{_DELTA_LOG}", f"messages/{_DELTA_LOG}")
-        if copied is not None:
+        self._remove_all(self.place.below(STAGING))
+        if self.place.size(INTENT) is not None:
             raise ExportDamaged(
                 f"{self.place}/{INTENT} is of a run to a local directory that was interrupted before it was copied "
                 "here: run the export to that directory again, and copy it again"
             )
-        if any(size is not None for size in delta):
-            raise OptionError(f"{self.place} has Delta tables, which an export keeps up in a local directory only")
         return checked_manifest(self.place)

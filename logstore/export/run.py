@@ -27,10 +27,10 @@ from xxhash import xxh32_hexdigest
 from logstore.codec.files import FORMAT_VERSION
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
-from logstore.errors import OptionError, StoreError
+from logstore.errors import StoreError
 from logstore.export import delta as export_delta
+from logstore.export import iceberg as export_iceberg
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
@@ -122,7 +122,8 @@ def export(
     * ``file_bytes``: bytes of the log for one file.
     * ``keep``: drop the files of UTC days that ended longer ago; the manifest names what was dropped.
     * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
-    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up.
+    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up. Both
+      kinds of tables need a local directory, or S3.
     * ``allow_gap``: continue even if records were recycled before they were exported.
     * ``require_complete``: refuse to begin a target unless the log still has everything that was ever logged.
     * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
@@ -194,21 +195,14 @@ def upkept(
 
     Retention comes first, too, because a full disk may need the room. The list has one item at the end.
     """
-    if isinstance(place.place, LocalPlace):
-        path = place.place.path
-        with place.place.explained():
-            delta = delta or export_delta.is_registered(path)
-        if iceberg is not None:
-            late("logstore.export.iceberg")
-            from logstore.export.iceberg import register
-
-            place.catalogs.append(partial(register, path, directory=Path(iceberg)))
-        if delta:
-            place.catalogs.append(partial(export_delta.register, path))
-    elif iceberg is not None or delta:
-        raise OptionError(
-            f"the target is {place.place}, but {'delta' if delta else 'iceberg'} needs a local directory: leave it out"
-        )
+    with place.place.explained():
+        delta = delta or export_delta.is_registered(place.place)
+    if iceberg is not None:
+        export_iceberg.check(place.place)
+        place.catalogs.append(partial(export_iceberg.register, place.place, directory=Path(iceberg)))
+    if delta:
+        export_delta.check(place.place)
+        place.catalogs.append(partial(export_delta.register, place.place))
     first = drop_expired(place, keep)
     done: list[Upkeep] = []
     yield done

@@ -8,7 +8,7 @@ the export as before the run or as after it, once the next export has recovered 
 Invariants: every file outside ``_staging`` is named by the manifest or the intent, and a file of records or messages
 is never changed: it is removed once the manifest no longer names it, because retention dropped it or a merged file has
 its rows. All names other than data files begin with an underscore, so that Spark and the
-patterns ``records/*/*.parquet`` of DuckDB and Polars ignore them.
+patterns ``records/day=*/*.parquet`` of DuckDB and Polars ignore them.
 """
 
 from __future__ import annotations

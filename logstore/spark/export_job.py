@@ -2,8 +2,8 @@
 
 It is the same export as :func:`logstore.arrow.export`: the same plan, the same writing functions, the same commit, and
 so the same bytes in the same files. Only the place of the work differs: each unit is written in its own task, on
-any executor, into the staging directory; all executors must reach that directory and the store. The messages are one
-scan of the log, in a separate task. Only the driver commits a run.
+any executor, into the staging directory of the target; all executors must reach the target and the store. The messages
+are one scan of the log, in a separate task. Only the driver commits a run.
 
 :func:`stream_export` repeats the export behind a stream of the log. A batch that is delivered again after a restart was
 committed before and writes nothing.
@@ -23,10 +23,11 @@ from logstore.core.threads import start
 from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
 from logstore.export.manifest import ExportError, FileInfo
-from logstore.export.places import LocalPlace, is_address, shown
+from logstore.export.places import LocalPlace, Place, RemotePlace, has_secrets, place_of, shown
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
+from logstore.export.remote_target import RemoteTarget, open_target
 from logstore.export.run import refuse_incomplete, upkept
-from logstore.export.target import Target, checked_manifest, read_manifest
+from logstore.export.target import checked_manifest, read_manifest
 from logstore.export.upkeep import checked_keep
 from logstore.inspect import Reader
 from logstore.spark.java import need_pyspark
@@ -76,7 +77,7 @@ def export(
     included. The failure of a task is an ``ExportError`` with the task's message.
     """
     need_pyspark()
-    place = _directory(target)
+    place = _checked_place(target)
     for name, size in (("file_bytes", file_bytes), ("chunk_bytes", chunk_bytes)):
         if not 1 <= size <= 1 << 50:
             raise OptionError(f"{name} is a number from 1 to {1 << 50}, not {size!r}")
@@ -85,9 +86,9 @@ def export(
     with Reader(source) as reader:
         info = reader.info
     if require_complete and not allow_gap:
-        refuse_incomplete(source, LocalPlace(place))
+        refuse_incomplete(source, place)
     with (
-        Target(place, source) as opened,
+        open_target(place, source) as opened,
         upkept(opened, source, keep, hold, iceberg, delta=delta) as done,
         held_for(source, opened, info, hold, hold_limit_bytes) as held,
         Reader(source, hold=held) as reader,
@@ -106,24 +107,31 @@ def export(
         names = queue_names(source, connect=connect, catalog=catalog)
         run = _SparkRun(opened, reader, held, planned, names, lambda *_: None)
         run.spark, run.chunk_bytes = spark, chunk_bytes
+        run.address = None if isinstance(place, LocalPlace) else str(target)
         report = run.make()
     return replace(report, upkeep=done[0])
 
 
-def _directory(target: str | os.PathLike[str]) -> Path:
-    """The target, which all executors must reach as a directory. Raises ``OptionError`` for an address."""
-    if is_address(target):
+def _checked_place(target: str | os.PathLike[str]) -> Place:
+    """The target, which all executors must reach under this name. Raises ``OptionError`` if they cannot."""
+    if has_secrets(target):
         raise OptionError(
-            f"the target is {shown(target)}, but the export as a Spark job needs a directory that all executors reach; "
-            "`logstore export` takes an address"
+            f"the address of the target {shown(target)} has a key or a password, which Spark would show in its plans: "
+            "put it into the environment of the driver and of the executors"
         )
-    return Path(target).absolute()
+    place = place_of(target).absolute()
+    if isinstance(place, RemotePlace) and not place.shared:
+        raise OptionError(
+            f"the target is {place}, which only this process reaches: choose one that all executors reach"
+        )
+    return place
 
 
 class _SparkRun(Run):
     """A run whose files are written by tasks."""
 
     spark: SparkSession
+    address: str | None
 
     def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], list[FileInfo]]:
         """One task for each unit, and one for the messages, which starts first because it takes longest."""
@@ -134,7 +142,13 @@ class _SparkRun(Run):
 
         # A hold belongs to the process that took it, so the tasks get the LSN where it begins.
         job = job if self._held is None else replace(job, keep_lsn=self._held.lsn)
-        work = Work(job, span, tuple(units), str(staging))
+        target = self._place if isinstance(self._place, RemoteTarget) else None
+        if target is None:
+            work = Work(job, span, tuple(units), str(staging))
+        else:
+            names = {} if target.manifest is None else {part.staged: part.path for part in target.manifest.open}
+            job = replace(job, open_parts=tuple(names[Path(part).name] for part in job.open_parts))
+            work = Work(job, span, tuple(units), target.begin_tasks(), self.address)
         self.spark.dataSource.register(shipped(WorkSource))
         tasks = self.spark.read.format(WorkSource.name()).option("work", work.encode()).load()
         with _kept_alive(self._held):
@@ -142,12 +156,18 @@ class _SparkRun(Run):
                 rows = tasks.collect()  # one row for each task
             except PySparkException as failed:
                 raise ExportError(
-                    f"a task of the export to {self._place.path} failed: {_last_line(failed)}. What was exported "
+                    f"a task of the export to {self._place.place} failed: {_last_line(failed)}. What was exported "
                     "before is whole; running this again goes on from there"
                 ) from failed
         made = {row["task"]: [FileInfo(**each) for each in json.loads(row["made"])] for row in rows}
         if sorted(made) != list(range(1 + len(units))):
             raise ExportError(f"of {1 + len(units)} tasks of the export only {sorted(made)} told what they wrote")
+        if target is not None:
+            uploaded = {file: work.uploaded(file, row["attempt"]) for row in rows for file in made[row["task"]]}
+            target.add_uploaded(uploaded)
+            for file in made[0]:
+                if file.dataset == "open":  # which the run looks into
+                    target.place.fetch(uploaded[file], staging / file.staged)
         messages, opened = ([one for one in made[0] if (one.dataset == "open") is wanted] for wanted in (False, True))
         return [file for task in range(1, 1 + len(units)) for file in made[task]] + messages, opened
 
@@ -203,13 +223,14 @@ def stream_export(
     from logstore.spark.ranges import RangeSource
     from logstore.spark.shipping import shipped
 
-    source, place = Path(store_dir).absolute(), _directory(target)
+    source, place = Path(store_dir).absolute(), _checked_place(target)
+    where = place.path if isinstance(place, LocalPlace) else str(target)
     given = {key: str(value) for key, value in (stream or {}).items()}
     asked = StreamOptions.read(given | {"path": str(source)})
     selected = asked.conditions.wanted or asked.conditions.start_time or asked.conditions.stop_time
     if selected or asked.starting is not None:
         raise OptionError("an export has every record from where it ends: leave out what selects rows or a beginning")
-    kept = hold_for(source, place, limit_bytes=options.pop("hold_limit_bytes", None))
+    kept = hold_for(source, where, limit_bytes=options.pop("hold_limit_bytes", None))
     try:
         manifest = checked_manifest(place)
         if manifest is not None:
@@ -217,7 +238,7 @@ def stream_export(
         spark.dataSource.register(shipped(RangeSource))
         frame = spark.readStream.format(RangeSource.name()).options(**given).load(str(source))
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(
-            _exporting(source, place, options | {"hold": kept})
+            _exporting(source, where, options | {"hold": kept})
         )
         query = writer.trigger(**(trigger or {"processingTime": "1 minute"})).start()
     except BaseException:
@@ -240,7 +261,7 @@ def _keep_while(query: StreamingQuery, kept: Hold) -> None:
         kept.release()
 
 
-def _exporting(source: Path, target: Path, options: dict[str, Any]) -> Callable[[DataFrame, int], None]:
+def _exporting(source: Path, target: Path | str, options: dict[str, Any]) -> Callable[[DataFrame, int], None]:
     def make(batch: DataFrame, _: int) -> None:
         ends = [row["stop_lsn"] for row in batch.collect()]  # one row for each task of the batch, not for each record
         manifest = read_manifest(target)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.delta_tables import KEYS, check, opened
 from kit.export_days import Days
 from kit.exported import as_version_1, manifest_of
+from kit.s3_server import s3
 from logstore.export import delta as export_delta
 from logstore.export import export, upkeep
-from logstore.export.iceberg import LAST_LSN
 from logstore.export.manifest import ExportError
+from logstore.export.places import place_of
 from logstore.export.verification import verify
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
@@ -22,7 +24,7 @@ delta = pytest.importorskip("deltalake", reason="deltalake is not installed: pip
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEYS = {"records": "lsn", "messages": "id"}
+__all__ = ["s3"]  # a fixture
 
 
 def work(path: Path) -> None:
@@ -30,23 +32,6 @@ def work(path: Path) -> None:
         queue = store.declare_queue("orders")
         ids = list(store.publish_many(queue, [b"x"] * 20))
         store.dequeue_many(ids[:10], queue)
-
-
-def check(target: Path) -> None:
-    """Check that the tables have the rows of the manifest's files, each once, and say so."""
-    manifest = manifest_of(target)
-    for dataset, key in KEYS.items():
-        table = delta.DeltaTable(str(target / dataset))
-        wanted = manifest.of(dataset)
-        assert sorted(table.get_add_actions(flatten=True)["path"].to_pylist()) == sorted(
-            file.path.removeprefix(f"{dataset}/") for file in wanted
-        )
-        rows = table.to_pyarrow_table()
-        assert rows.num_rows == len(set(rows[key].to_pylist())) == sum(file.rows for file in wanted)
-        assert {str(day) for day in rows["day"].to_pylist()} == {file.day for file in wanted}
-        last = table.history(1)[0]
-        assert last[LAST_LSN] == str(manifest.last_lsn)
-        assert table.transaction_version(export_delta.APPLICATION) == manifest.last_lsn
 
 
 def actions(target: Path, dataset: str, kind: str) -> list[dict[str, Any]]:
@@ -63,7 +48,7 @@ def test_each_run_adds_its_files_and_a_run_with_nothing_new_makes_no_commit(tmp_
         work(path)
         export(path, target, delta=number == 2)  # the first run's files are registered by the second
         if number == 1:
-            assert not export_delta.is_registered(target)
+            assert not export_delta.is_registered(place_of(target))
             continue
         check(target)
         versions = [delta.DeltaTable(str(target / name)).version() for name in KEYS]
@@ -115,7 +100,7 @@ def test_a_commit_that_fails_or_dies_is_made_good_by_the_next_run(
     monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
     real = export_delta._register
 
-    def die(place: Path, dataset: str, *rest: Any) -> int:
+    def die(place: Any, dataset: str, *rest: Any) -> int:
         if dataset == "messages":
             raise KeyboardInterrupt
         return real(place, dataset, *rest)
@@ -127,7 +112,7 @@ def test_a_commit_that_fails_or_dies_is_made_good_by_the_next_run(
     table = delta.DeltaTable(str(target / "messages")).to_pyarrow_table()
     assert table.num_rows == 30  # its files stay as long as the table names them
     with monkeypatch.context() as patch:
-        patch.setattr(export_delta.os, "link", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
+        patch.setattr(export_delta, "_commit", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
         work(path)
         with pytest.raises(ExportError, match=r"Delta table .*no disk"):
             export(path, target)
@@ -141,15 +126,16 @@ def test_a_commit_of_another_program_is_kept_and_the_next_number_taken(
     path, target = tmp_path / "store", tmp_path / "target"
     work(path)
     export(path, target, delta=True)
-    real, other = export_delta._put, []
+    real = export_delta._commit
+    other: list[int] = []
 
-    def late(place: Path, version: int, content: bytes) -> None:
+    def late(table: Any, *rest: Any) -> None:
         if not other:
-            other.append(version)
-            delta.DeltaTable(str(place)).alter.set_table_description("changed meanwhile")
-        real(place, version, content)
+            other.append(table.version() + 1)
+            delta.DeltaTable(str(target / "records")).alter.set_table_description("changed meanwhile")
+        real(table, *rest)
 
-    monkeypatch.setattr(export_delta, "_put", late)
+    monkeypatch.setattr(export_delta, "_commit", late)
     work(path)
     export(path, target)
     check(target)
@@ -172,3 +158,25 @@ def test_columns_that_an_older_export_lacks_are_added_and_null_in_its_rows(tmp_p
     assert "note" in rows.column_names
     assert {row["note"] for row in rows.to_pylist() if row["lsn"] < before} == {None}
     assert rows.num_rows == sum(file.rows for file in manifest_of(target).of("records"))
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_log_is_short_after_many_runs_and_the_table_is_kept_up_without_its_first_commits(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "store"
+    target = str(tmp_path / "target") if kind == "directory" else request.getfixturevalue("s3").address()
+    monkeypatch.setattr(export_delta, "_CHECKPOINT_EVERY", 3)
+    place = place_of(target)
+    for number in range(4):
+        work(path)
+        export(path, target, delta=number == 0)
+        if number == 0:
+            table = opened(target, "records")
+            table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    check(target)
+    kept = {name: [place.size(f"{name}/_delta_log/{at:020}.json") for at in (0, 4)] for name in KEYS}
+    assert [size is None for size in kept["records"]] == [True, False]
+    assert [size is None for size in kept["messages"]] == [False, False]  # its retention is 30 days
+    assert export_delta.is_registered(place)
+    assert verify(target).problems == ()

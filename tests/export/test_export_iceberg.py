@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from logstore.export.target import read_manifest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install '/path/to/checkout[iceberg]'")
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # pyiceberg's own
 
@@ -184,3 +182,34 @@ def test_no_removed_file_is_in_a_table_when_it_goes_and_a_failed_catalog_is_made
     for name, counts in before.items():
         assert rows(open_catalog(place), name) == counts
         assert len(list(open_catalog(place).load_table(("logstore", name)).scan().plan_files())) == 1
+
+
+def test_snapshots_that_name_removed_files_expire_and_metadata_does_not_grow_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    monkeypatch.setattr(export_iceberg, "SNAPSHOTS", 4)
+    monkeypatch.setitem(export_iceberg._KEPT, "write.metadata.previous-versions-max", "3")
+    monkeypatch.setitem(export_iceberg._KEPT, "commit.manifest.min-count-to-merge", "2")
+    days = Days(monkeypatch)
+    for number in range(1, 7):
+        days.begin("2030-01-01" if number < 6 else "2030-01-03")
+        work(path)
+        export(path, target, iceberg=place)
+    table = open_catalog(place).load_table(("logstore", "records"))
+    assert len(table.snapshots()) == 3  # of the fifth run two were left
+    for snapshot in table.snapshots():  # all that are left can be read
+        assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows > 0
+    export(path, target, iceberg=place, keep=timedelta(days=1))
+    manifest = read_manifest(target)
+    assert manifest is not None
+    assert len(manifest.of("records")) == 1
+    table = open_catalog(place).load_table(("logstore", "records"))
+    assert [one.snapshot_id for one in table.snapshots()] == [table.current_snapshot().snapshot_id]
+    assert rows(open_catalog(place), "records")[0] == manifest.of("records")[0].rows
+    metadata = Path(table.location().removeprefix("file://")) / "metadata"
+    named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    named |= {table.current_snapshot().manifest_list}
+    named |= {one.manifest_path for one in table.current_snapshot().manifests(table.io)}
+    assert {one.name for one in metadata.iterdir()} == {location.rpartition("/")[2] for location in named}
+    assert len(named) < 8

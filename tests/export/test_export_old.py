@@ -16,6 +16,7 @@ from kit.command import told
 from kit.exported import NEW_COLUMNS, manifest_of
 from kit.stores import ROOT
 from logstore.export import delta, upkeep
+from logstore.export.places import place_of
 from logstore.export.target import Target
 from logstore.export.verification import verify
 from logstore.rows.schema import message_schema, schema
@@ -86,6 +87,6 @@ def test_its_days_are_dropped_and_named(target: Path) -> None:
 
 def test_it_becomes_a_delta_table(target: Path) -> None:
     deltalake = pytest.importorskip("deltalake", reason="pip install '/path/to/checkout[delta]'")
-    assert delta.register(target, manifest_of(target)) == 4
+    assert delta.register(place_of(target), manifest_of(target)) == 4
     for name, count in ROWS.items():
         assert deltalake.DeltaTable(str(target / name)).to_pyarrow_table().num_rows == count

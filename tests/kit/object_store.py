@@ -117,6 +117,13 @@ class ObjectStore(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no 
         self.step("rename", target)
         self._here(source).rename(self._here(target))
 
+    def copy_file(self, source: str, target: str) -> None:
+        self.step("copy", target)
+        self._here(target).parent.mkdir(parents=True, exist_ok=True)
+        staged = self._here(target).with_name("." + self._here(target).name)
+        staged.write_bytes(self._here(source).read_bytes())
+        staged.rename(self._here(target))
+
     def open_input_stream(self, path: str) -> Any:
         self.step("open", path)
         return self._inner.open_input_stream(str(self._here(path)))
@@ -135,4 +142,4 @@ class ObjectStore(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no 
     def _refused(self, *_: object) -> Any:
         raise AssertionError("an export makes no such call")
 
-    copy_file = open_append_stream = delete_dir = delete_dir_contents = delete_root_dir_contents = _refused
+    open_append_stream = delete_dir = delete_dir_contents = delete_root_dir_contents = _refused

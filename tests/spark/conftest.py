@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.s3_server import ENVIRONMENT
 from kit.spark_logs import mixed_log
 from kit.spark_needed import require_connector, require_spark
 from kit.stores import ROOT
@@ -33,6 +34,8 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+# Of the workers: credentials of a server of S3 that a test begins, and of no other. Addresses lead to it, or nowhere.
+WORKERS = ENVIRONMENT | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
 ENGINES = ("python", "jvm")
 
 
@@ -51,6 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        for name, value in WORKERS.items():
+            patch.setenv(name, value)
         warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
         made = logstore.spark.session(quick=True, log_level="FATAL", conf=SETTINGS | warehouse)
     logstore.spark.register(made)

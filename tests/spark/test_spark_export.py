@@ -102,13 +102,21 @@ def test_a_second_export_of_any_kind_waits_its_turn(spark: SparkSession, mixed: 
         logstore.spark.export(spark, mixed, tmp_path / "target", file_bytes=0)
 
 
-def test_a_target_that_is_no_directory_is_refused_by_the_job(spark: SparkSession, mixed: Path) -> None:
-    for job in (
-        lambda: logstore.spark.export(spark, mixed, "s3://user:secret@archive/x"),
-        lambda: logstore.spark.stream_export(spark, mixed, "s3://user:secret@archive/x", "checkpoint"),
+def test_an_address_that_executors_must_not_see_or_cannot_reach_is_refused(
+    spark: SparkSession, mixed: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("fsspec")
+    for address, says in (
+        ("s3://user:secret@archive/x", "target s3://archive/x has a key or a password"),
+        ("memory://job/x", "the target is memory://job/x, which only this process reaches"),
+        ("unheard://of/x", "neither pyarrow nor fsspec knows, unheard://"),
     ):
-        with pytest.raises(OptionError, match="the target is s3://archive/x, but .* needs a directory"):
-            job()
+        for job in (
+            lambda address=address: logstore.spark.export(spark, mixed, address),
+            lambda address=address: logstore.spark.stream_export(spark, mixed, address, tmp_path / "checkpoint"),
+        ):
+            with pytest.raises(OptionError, match=says):
+                job()
 
 
 def test_a_failed_task_leaves_the_target_unchanged_and_reports_the_reason(
