@@ -1135,6 +1135,7 @@ class Lib:
     LS_MESSAGES_CLOSED: Final[int]
     LS_MESSAGES_OPEN: Final[int]
     LS_MESSAGES_PLACE: Final[int]
+    LS_MESSAGES_BODY: Final[int]
     LS_LIFE_DEQUEUED: Final[int]
     LS_LIFE_QUEUE_DELETED: Final[int]
     LS_LIFE_DESTROYED: Final[int]
@@ -1918,6 +1919,16 @@ class Lib:
         n: int,
         batch_rows: int,
         rows: Pointer[ls_message_rows_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_message_rows_bodies(self, rows: ls_message_rows_ptr | Null, body_bytes: int, file: int, /) -> int: ...
+    def ls_message_rows_seed_bodies(
+        self,
+        rows: ls_message_rows_ptr | Null,
+        ids: Numbers[int64_t] | list[int] | Null,
+        starts: Numbers[uint64_t] | list[int] | Null,
+        sizes: Numbers[uint64_t] | list[int] | Null,
+        n: int,
         /,
     ) -> int: ...
     def ls_message_rows_seed_all(

@@ -23,7 +23,9 @@ __all__ = ["run"]
 @click.command("python -m logstore.spark_export")
 @path_argument
 @click.argument("target", type=PlaceText())
-@click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
+@click.option(
+    "--body", type=SIZE, help="Export this many bytes of each record's and message's content [default: none]."
+)
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
 @click.option("--file-bytes", type=SIZE, default=FILE_BYTES, help="Log bytes for one file and task [default: 128M].")
 @click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Log bytes exported in one step [default: 1G].")

@@ -26,6 +26,8 @@ const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn) {
     return there && lsn < look_segment_end(l, &s->files[low]) ? &s->files[low] : NULL;
 }
 
+bool lookback_has(const struct lookback *l, uint64_t lsn) { return look_segment(l, lsn) != NULL; }
+
 static int open_segment(struct lookback *l, const struct scan_file *f) {
     if (l->file >= 0 && l->file_of == f) {
         return LS_OK;
@@ -70,6 +72,17 @@ static struct window *window_with(struct lookback *l, const struct scan_file *f,
     return NULL;
 }
 
+/* Few records need more memory than LOOK_WINDOW_BYTES, but they may be as long as a segment: one window has it at a time. */
+static void free_large_windows(struct lookback *l) {
+    for (size_t i = 0; i < LOOK_WINDOWS; i++) {
+        struct window *w = &l->windows[i];
+        if (w->capacity > LOOK_WINDOW_BYTES) {
+            free(w->data);
+            *w = (struct window){.file = NULL};
+        }
+    }
+}
+
 /* Reads at least `bytes` from the block of `offset` on. */
 static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                        struct window *w) {
@@ -83,6 +96,9 @@ static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t o
     }
     w->file = NULL;
     if (want > w->capacity) {
+        if (want > LOOK_WINDOW_BYTES) {
+            free_large_windows(l);
+        }
         uint8_t *data = malloc(want);
         if (data == NULL) {
             return fail_memory();
@@ -169,6 +185,31 @@ static int find_record(struct lookback *l, uint64_t lsn, struct record *r) {
 
 int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
     int rc = find_record(l, lsn, r);
+    return look_is_unreadable(l, rc) ? LS_END : rc;
+}
+
+static int find_content(struct lookback *l, uint64_t id, uint64_t lsn, struct content_found *found) {
+    struct record r;
+    int rc = find_record(l, lsn, &r);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    bool starts = r.type == MESSAGE_START || r.type == MESSAGE_START_PLACED;
+    if (r.id != id || (!starts && r.type != MESSAGE_CHUNK)) {
+        return look_failed(l, lsn, FORMAT_PLACE);
+    }
+    struct message_start start;
+    struct message_chunk chunk;
+    if ((starts ? format_get_either_start(&r, &start) : format_get_chunk(&r, &chunk)) != FORMAT_OK) {
+        return look_failed(l, lsn, FORMAT_MALFORMED);
+    }
+    *found = starts ? (struct content_found){.bytes = start.content, .count = start.content_bytes}
+                    : (struct content_found){chunk.offset, chunk.content, chunk.content_bytes};
+    return LS_OK;
+}
+
+int lookback_content(struct lookback *l, uint64_t id, uint64_t lsn, struct content_found *found) {
+    int rc = find_content(l, id, lsn, found);
     return look_is_unreadable(l, rc) ? LS_END : rc;
 }
 

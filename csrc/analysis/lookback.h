@@ -38,6 +38,13 @@ struct place_found {
     uint64_t time_us;
 };
 
+/* The content in a start or a chunk. */
+struct content_found {
+    uint64_t offset; /* in the content; of a start 0 */
+    const uint8_t *bytes;
+    uint32_t count;
+};
+
 struct lookback;
 
 /* Answers as of as_of_lsn, at most the end of the reader's log. NULL: no memory. */
@@ -52,6 +59,10 @@ void lookback_passed(struct lookback *l, const struct recent_start *start);
 
 /* The record at this LSN, valid until the next call. LS_END: there is none, or it was recycled. */
 int lookback_record(struct lookback *l, uint64_t lsn, struct record *r);
+/* Whether the segment with this LSN is there. */
+bool lookback_has(const struct lookback *l, uint64_t lsn);
+/* The content in this record of a chain, a start or a chunk; valid until the next call. LS_END as above. */
+int lookback_content(struct lookback *l, uint64_t id, uint64_t lsn, struct content_found *found);
 /* The time of the batch that holds this LSN; 0: unknown. */
 int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us);
 /* The outcome of a transaction that has a record at from_lsn. */

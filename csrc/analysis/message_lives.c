@@ -38,8 +38,12 @@ static void free_more(struct life *l) {
 void lives_free(pass *p) {
     for (uint32_t number = 0; number < p->slots; number++) {
         free_more(life_at(p, number));
+        if (p->body_bytes > 0) {
+            body_forget(life_content(p, number));
+        }
     }
     for (uint32_t i = 0; i < p->slab_count; i++) {
+        free(p->slabs[i]->contents);
         free(p->slabs[i]);
     }
     for (uint32_t i = 0; i < p->tx_count; i++) {
@@ -62,9 +66,13 @@ static bool prepare_slot(pass *p) {
         return false;
     }
     struct life_slab *slab = malloc(sizeof *slab);
-    if (slab == NULL) {
+    struct life_content *contents = p->body_bytes > 0 ? calloc(LIVES_IN_SLAB, sizeof *contents) : NULL;
+    if (slab == NULL || (p->body_bytes > 0 && contents == NULL)) {
+        free(slab);
+        free(contents);
         return false;
     }
+    slab->contents = contents;
     p->slabs[p->slab_count++] = slab;
     return true;
 }
@@ -194,6 +202,9 @@ void lives_remove(pass *p, uint32_t number) {
     p->count--;
     p->staged -= life_is_staged(l) ? 1 : 0;
     free_more(l);
+    if (p->body_bytes > 0) {
+        body_forget(life_content(p, number));
+    }
     l->flags = LIFE_FREE;
     l->next = p->free_life;
     p->free_life = number;

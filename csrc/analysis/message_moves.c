@@ -19,6 +19,7 @@ static void forget_parts(struct life_moving *v) {
     }
     v->named_bytes = 0;
     v->next_part = v->place_count = v->work_count = 0;
+    body_forget(&v->content);
 }
 
 void moves_forget(pass *p) {
@@ -49,6 +50,7 @@ bool moves_take_work(struct life_moving *v, const struct life_work *work) {
 
 /* Fills a new life from a complete relocation. */
 struct adopted {
+    uint64_t start_lsn; /* of the record with the first content */
     uint64_t content_bytes;
     uint64_t copied_bytes;
     bool staged;
@@ -94,6 +96,9 @@ static int adopt_life(pass *p, uint64_t id, const struct adopted *a, uint32_t *n
         l->header_bytes = a->header_bytes;
         l->copy_count = 1;
         l->copied_bytes = a->copied_bytes;
+        if (p->body_bytes > 0) {
+            body_moved(p, *number, a->start_lsn, a->content_bytes);
+        }
     }
     return rc;
 }
@@ -126,12 +131,16 @@ static int move_inline(pass *p, const struct record *r, const struct message_sta
     moves_forget(p);
     if (l != NULL) {
         count_move(l, r->length, true, m->header_bytes);
+        if (body_is_unknown(p, number)) {
+            body_moved(p, number, r->lsn, m->content_bytes);
+        }
         return LS_OK;
     }
     if (!may_adopt(p, r->id)) {
         return LS_OK;
     }
-    const struct adopted a = {.content_bytes = m->content_bytes,
+    const struct adopted a = {.start_lsn = r->lsn,
+                              .content_bytes = m->content_bytes,
                               .copied_bytes = r->length,
                               .header_known = true,
                               .header_bytes = m->header_bytes,
@@ -218,6 +227,16 @@ static int gather(pass *p, const struct record *r, const struct message_relocate
     return !taken ? fail_memory() : sound ? LS_OK : pass_malformed(p, r);
 }
 
+static int gather_chunks(pass *p, const struct message_relocated *m) {
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < m->chunk_count; i++) {
+        const struct chunk_row row = format_chunk_row(m->chunks, i);
+        rc =
+            row.content_bytes > 0 ? body_goes_on(p, &p->moving.content, row.lsn, row.offset, row.content_bytes) : LS_OK;
+    }
+    return rc;
+}
+
 int moves_state(pass *p, const struct record *r) {
     struct message_relocated m;
     struct life_moving *v = &p->moving;
@@ -242,6 +261,8 @@ int moves_state(pass *p, const struct record *r) {
         v->named_bytes += copied_at(v, format_chunk_row(m.chunks, i).lsn);
     }
     int rc = l == NULL ? gather(p, r, &m) : LS_OK;
+    bool bodied = p->body_bytes > 0 && (l == NULL || body_is_unknown(p, number));
+    rc = rc == LS_OK && bodied ? gather_chunks(p, &m) : rc;
     if (rc != LS_OK || (r->flags & FLAG_PART) != 0) {
         return rc;
     }
@@ -249,8 +270,12 @@ int moves_state(pass *p, const struct record *r) {
     uint64_t bytes = v->named_bytes + (copy_seen ? v->start_bytes : 0);
     if (l != NULL) {
         count_move(l, bytes, copy_seen, v->header_bytes);
+        if (bodied) {
+            body_moved(p, number, m.start_lsn, m.content_bytes);
+        }
     } else {
-        const struct adopted a = {.content_bytes = m.content_bytes,
+        const struct adopted a = {.start_lsn = m.start_lsn,
+                                  .content_bytes = m.content_bytes,
                                   .copied_bytes = bytes,
                                   .staged = (r->flags & FLAG_STAGED) != 0,
                                   .header_known = copy_seen,

@@ -82,6 +82,7 @@ static int start(pass *p, const struct record *r) {
     l->header_bytes = m.header_bytes;
     l->record_count = 1;
     l->record_bytes = r->length;
+    body_begins(p, number, r->lsn, m.content_bytes);
     const struct message_enqueue e = {
         .tx_id = m.tx_id, .order_index = m.order_index, .queue_count = m.queue_count, .queues = m.queues};
     return enqueue(p, r, number, &e, placed ? &state : NULL);
@@ -102,7 +103,8 @@ static int chunk(pass *p, const struct record *r) {
     } else if (l != NULL) {
         l->content_bytes += c.content_bytes <= CONTENT_BYTES_MAX - l->content_bytes ? c.content_bytes : 0;
     }
-    return LS_OK;
+    return l != NULL && p->body_bytes > 0 ? body_goes_on(p, life_content(p, number), r->lsn, c.offset, c.content_bytes)
+                                          : LS_OK;
 }
 
 static int later_enqueue(pass *p, const struct record *r) {
@@ -319,7 +321,7 @@ static int put_closing(pass *p, ls_columns *c) {
     int rc = LS_OK;
     while (rc == LS_OK && p->closing_next < p->closing_count) {
         uint32_t number = p->closing[p->closing_next];
-        rc = c->rows < p->batch_rows ? message_columns_put(p, c, life_at(p, number), false) : LS_END;
+        rc = c->rows < p->batch_rows ? message_columns_put(p, c, number, false) : LS_END;
         if (rc == LS_OK) {
             lives_remove(p, number);
             p->closing_next++;
@@ -348,7 +350,8 @@ static int begin(pass *p, const ls_reader *reader) {
 /* The next batch. LS_END: there is none below stop_lsn. */
 static int next_batch(pass *p, ls_reader *reader) {
     do {
-        int rc = p->began ? LS_OK : begin(p, reader);
+        int rc = p->began ? LS_OK : bodies_begin(p, reader);
+        rc = rc == LS_OK && !p->began ? begin(p, reader) : rc;
         rc = rc == LS_OK ? reader_next(reader, &p->batch) : rc;
         if (rc != LS_OK) {
             return rc;
@@ -462,7 +465,7 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
         rc == LS_OK ? message_columns_new(rows, true, left < rows->batch_rows ? left : rows->batch_rows) : NULL;
     rc = rc == LS_OK && c == NULL ? pass_keep_failure(rows, fail_memory()) : rc;
     while (rc == LS_OK && c != NULL && rows->sorted_next < rows->sorted_count && c->rows < rows->batch_rows) {
-        rc = message_columns_put(rows, c, life_at(rows, rows->sorted[rows->sorted_next].number), true);
+        rc = message_columns_put(rows, c, rows->sorted[rows->sorted_next].number, true);
         rows->sorted_next += rc == LS_OK ? 1 : 0;
     }
     rc = rc == LS_END && c != NULL && c->rows > 0 ? LS_OK : rc;
@@ -511,6 +514,7 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
     p->names = names;
     p->name_count = n;
     p->pool = pool;
+    p->body_file = -1;
     lives_init(p);
     *rows = p;
     return LS_OK;
@@ -522,6 +526,7 @@ void ls_message_rows_free(ls_message_rows *rows) {
     }
     ls_columns_free(rows->filling);
     column_pool_end(rows->pool);
+    lookback_free(rows->look);
     moves_forget(rows);
     lives_free(rows);
     free(rows->names);

@@ -6,7 +6,7 @@
  *   - the pass has a life for each message from its start record, or from the first complete relocation of a chain that
  *     began before the pass, until the message ends; other records of a chain without a life are ignored;
  *   - the pass has a transaction as long as a life has work of it;
- *   - memory grows with the open messages, not with the log;
+ *   - memory grows with the open messages, not with the log; a body stays where it is until its row is put;
  *   - rows depend on the records alone: a pass that ends anywhere, and is resumed there from the states that it left,
  *     gives the same rows. So all memory of a pass is in a state.
  *
@@ -16,13 +16,15 @@
 #define LOGSTORE_MESSAGE_ROWS_H
 
 #include "analysis/columns.h"
+#include "analysis/lookback.h"
 #include "read/reader.h"
 #include "table/table.h"
 
 enum {
-    LIFE_PLACES_MAX = 1 << 22, /* of one message, ever */
-    LIFE_WORK_MAX = 1 << 22,   /* undecided operations on one message */
-    BATCH_ITEMS_MAX = 1 << 20, /* places in one batch of rows */
+    LIFE_PLACES_MAX = 1 << 22,   /* of one message, ever */
+    LIFE_WORK_MAX = 1 << 22,     /* undecided operations on one message */
+    BATCH_ITEMS_MAX = 1 << 20,   /* places in one batch of rows */
+    BATCH_BODIES_MAX = 64 << 20, /* bytes; a longer body has a batch of its own */
     LIVES_IN_SLAB = 4096,
     READ_AT_ONCE = 64 << 20,
 };
@@ -121,8 +123,29 @@ struct life {
     uint32_t flags;
 };
 
+enum content_at {
+    CONTENT_UNKNOWN = 0,
+    CONTENT_LOGGED, /* the first content is that of the start record, or of its copy, at `at` */
+    CONTENT_SEEDED, /* it is what an earlier pass read, from offset `at` of the pass's file on */
+};
+
+struct life_chunk {
+    uint64_t lsn;
+    uint64_t offset; /* of its bytes in the content */
+};
+
+/* Where the first bytes of a message's content are; only in a pass that gives bodies. All zero: unknown. */
+struct life_content {
+    uint64_t at;
+    struct life_chunk *chunks; /* those after the first content that begin below the limit, in order */
+    uint32_t chunk_count, chunk_capacity;
+    uint32_t first_bytes; /* at most; the start record may have fewer */
+    uint32_t where;       /* enum content_at */
+};
+
 struct life_slab {
     struct life lives[LIVES_IN_SLAB];
+    struct life_content *contents; /* of each life; NULL: the pass gives no bodies */
 };
 
 /* A queue with open places or undecided work. */
@@ -160,6 +183,7 @@ struct life_moving {
     struct life_work *work;
     uint32_t place_count, place_capacity;
     uint32_t work_count, work_capacity;
+    struct life_content content; /* only its chunks */
 };
 
 /* Sort key of a message's places: the order in which they took effect. */
@@ -186,6 +210,10 @@ struct ls_message_rows {
     uint64_t batch_rows;
     struct column_pool *pool;
     uint64_t read_at_once; /* bytes of the log that one call may read */
+    uint64_t body_bytes;   /* to which a body is cut; 0: no bodies */
+    int body_file;         /* with the bodies of CONTENT_SEEDED; not the pass's own */
+    struct lookback *look; /* to read bodies; NULL: none, or nothing was read yet */
+    vfs *system;           /* with `look`: the reader's */
     struct name_of *names; /* sorted by queue id */
     size_t name_count;
     struct name_of named; /* the last one used */
@@ -282,6 +310,34 @@ void lives_remove_tx(pass *p, uint64_t tx_id);
 int lives_delete_queue(pass *p, uint32_t queue_id, const struct ending *end);
 int lives_close(pass *p, uint32_t number); /* into `closing` */
 
+/* ---- message_bodies.c; nothing is done in a pass without bodies ---- */
+
+static inline struct life_content *life_content(const pass *p, uint32_t number) {
+    return &p->slabs[number / LIVES_IN_SLAB]->contents[number % LIVES_IN_SLAB];
+}
+
+/* The content of a life begins in the record at this LSN. */
+void body_begins(pass *p, uint32_t number, uint64_t lsn, uint64_t content_bytes);
+/* Of an unknown content: it is in the record at start_lsn and in the chunks of `moving`, if these are in the log. */
+void body_moved(pass *p, uint32_t number, uint64_t start_lsn, uint64_t content_bytes);
+static inline bool body_is_unknown(const pass *p, uint32_t number) {
+    return p->body_bytes > 0 && life_content(p, number)->where == CONTENT_UNKNOWN;
+}
+/* The chunks of `moving`, for the pass that resumes behind this one. */
+size_t bodies_rest_bytes(const pass *p);
+void bodies_rest_put(const pass *p, uint8_t *at);
+/* False: they are impossible. *rc: LS_NO_MEMORY, or LS_OK. */
+bool bodies_rest_take(pass *p, const uint8_t *at, size_t bytes, int *rc);
+/* A chunk of this content; of no bytes: takes back the content from its offset on. LS_NO_MEMORY. */
+int body_goes_on(pass *p, struct life_content *content, uint64_t lsn, uint64_t offset, uint64_t bytes);
+void body_forget(struct life_content *content);
+/* Before the first batch is read. */
+int bodies_begin(pass *p, ls_reader *reader);
+/* The bytes that the body of a row may have. */
+uint64_t body_bytes_most(const pass *p, uint32_t number);
+/* Puts the body, or null if the content, or a part of it, is not there any more. */
+int body_put(pass *p, struct column *c, uint32_t number);
+
 /* ---- message_moves.c ---- */
 
 int moves_start_copy(pass *p, const struct record *r);
@@ -324,7 +380,7 @@ int pass_malformed(const pass *p, const struct record *r);
 
 ls_columns *message_columns_new(const pass *p, bool open, uint64_t rows);
 /* LS_END: the batch is full, and nothing was put. */
-int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open);
+int message_columns_put(pass *p, ls_columns *c, uint32_t number, bool open);
 
 /* ---- message_state.c ---- */
 

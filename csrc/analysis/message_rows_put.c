@@ -33,6 +33,7 @@ enum column_name {
     C_PENDING,
     C_STAGED,
     C_STATE,
+    C_BODY,
     P_QUEUE_ID,
     P_QUEUE,
     P_ENQUEUE_LSN,
@@ -87,6 +88,7 @@ static const struct {
     [C_PENDING] = {COLUMN_32, LS_MESSAGES_OPEN, "pending:int32!"},
     [C_STAGED] = {COLUMN_BITS, LS_MESSAGES_OPEN, "staged:bool!"},
     [C_STATE] = {COLUMN_BYTES, LS_MESSAGES_OPEN, "state:binary!"},
+    [C_BODY] = {COLUMN_BYTES, BOTH | LS_MESSAGES_BODY, "body:binary"},
     [P_QUEUE_ID] = {COLUMN_64, LS_MESSAGES_PLACE, "queue_id:int64"},
     [P_QUEUE] = {COLUMN_32, LS_MESSAGES_PLACE, "queue:name"},
     [P_ENQUEUE_LSN] = {COLUMN_64, LS_MESSAGES_PLACE, "enqueue_lsn:int64"},
@@ -114,6 +116,7 @@ ls_columns *message_columns_new(const pass *p, bool open, uint64_t rows) {
     for (size_t i = 0; i < COLUMNS_IN_ALL; i++) {
         kinds[i] = (message_columns[i].tables & wanted) != 0 ? message_columns[i].kind : COLUMN_ABSENT;
     }
+    kinds[C_BODY] = p->body_bytes > 0 ? COLUMN_BYTES : COLUMN_ABSENT;
     return columns_new(p->pool, kinds, COLUMNS_IN_ALL, rows, 0);
 }
 
@@ -330,12 +333,21 @@ static int put_open(pass *p, struct column *at, const struct life *l, size_t sta
     return column_put_bytes(&at[C_STATE], p->blob, state_bytes) ? LS_OK : fail_memory();
 }
 
-int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open) {
+/* Whether the next row goes into another batch, so that the size of a batch is limited. */
+static bool is_full(const pass *p, const ls_columns *c, uint32_t number) {
+    const struct life *l = life_at(p, number);
+    const struct column *at = c->at;
+    uint64_t items = l->more != NULL ? l->more->place_count : 1;
+    return c->rows > 0 && (at[P_QUEUE_ID].rows + items > BATCH_ITEMS_MAX ||
+                           at[C_BODY].value_bytes + body_bytes_most(p, number) > BATCH_BODIES_MAX);
+}
+
+int message_columns_put(pass *p, ls_columns *c, uint32_t number, bool open) {
+    const struct life *l = life_at(p, number);
     struct column *at = c->at;
     struct summary s;
     size_t state_bytes = 0;
-    uint64_t items = l->more != NULL ? l->more->place_count : 1;
-    if (c->rows > 0 && at[P_QUEUE_ID].rows + items > BATCH_ITEMS_MAX) {
+    if (is_full(p, c, number)) {
         return LS_END;
     }
     int rc = open ? life_state_put(p, l, &state_bytes) : LS_OK;
@@ -344,6 +356,10 @@ int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open)
     }
     if (open && c->rows > 0 && state_bytes > COLUMN_BYTES_MAX - at[C_STATE].value_bytes) {
         return LS_END;
+    }
+    rc = p->body_bytes > 0 ? body_put(p, &at[C_BODY], number) : LS_OK;
+    if (rc != LS_OK) {
+        return rc;
     }
     if (!put_places(p, at, l, open, &s)) {
         return fail_memory();

@@ -9,6 +9,9 @@
  *          start_bytes, header_bytes, next_part, published, copy_count, place_count, work_count, 0 (4 each); then copies
  *          (LSN, bytes, 8 each), and rows as a MESSAGE_RELOCATED has them (32 each)
  *
+ * Version 3 of the rest is of a pass with bodies: the last word is the number of bytes of chunks (bodies_rest_put), which stand
+ * at the end. It is written only if there are any.
+ *
  * Version 1 is of places without states. Version 2 adds them at the end (life_placed_put), each with the number of its place, or
  * with the number of places and that of its work; also a note is work only there. So a program that knows only version 1
  * reads all that version 1 can say, and refuses the rest as newer.
@@ -26,6 +29,7 @@
 enum {
     WITHOUT_STATES = 1, /* versions */
     WITH_STATES = 2,
+    WITH_BODIES = 3,
     PREFIX_BYTES = 16,
     STATE_BYTES_MIN = 96,
     REST_BYTES_MIN = 88,
@@ -60,11 +64,12 @@ static void seal(uint8_t *at, size_t bytes, uint32_t magic, uint32_t version, ui
 
 /* NULL, or a text that says what is wrong. */
 static const char *judge_seal(const uint8_t *at, size_t bytes, size_t bytes_min, uint32_t magic, uint64_t seed) {
+    const uint32_t newest = magic == rest_magic ? WITH_BODIES : WITH_STATES;
     if (bytes < 8 || get32(at) != magic) {
         return "it is something else";
     }
-    if (get32(at + 4) < WITHOUT_STATES || get32(at + 4) > WITH_STATES) {
-        return get32(at + 4) > WITH_STATES ? "it is of a newer version" : "its version is impossible";
+    if (get32(at + 4) < WITHOUT_STATES || get32(at + 4) > newest) {
+        return get32(at + 4) > newest ? "it is of a newer version" : "its version is impossible";
     }
     if (bytes < bytes_min) {
         return "it is cut short";
@@ -109,7 +114,7 @@ static bool is_state_of(uint8_t kind, const struct life_placed *kept) {
 }
 
 static bool is_kind(uint8_t kind, uint32_t version) {
-    return kind == PENDING_ENQUEUE || kind == PENDING_DEQUEUE || (kind == PENDING_NOTE && version == WITH_STATES);
+    return kind == PENDING_ENQUEUE || kind == PENDING_DEQUEUE || (kind == PENDING_NOTE && version >= WITH_STATES);
 }
 
 /* ---- a message's ---- */
@@ -364,14 +369,16 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
     }
     size_t state_bytes;
     uint32_t version = measure_states(v->places, v->place_count, v->work, v->work_count, &state_bytes);
+    size_t body_bytes = bodies_rest_bytes(rows);
     size_t n = REST_BYTES_MIN + (size_t)v->copy_count * COPY_BYTES +
-               ((size_t)v->place_count + v->work_count) * WORK_BYTES + state_bytes;
+               ((size_t)v->place_count + v->work_count) * WORK_BYTES + state_bytes + body_bytes;
+    version = body_bytes > 0 ? WITH_BODIES : version;
     if (!need_blob(rows, n)) {
         return fail_memory();
     }
     const uint64_t longs[] = {rows->epoch, rows->epoch_lsn, v->id, v->named_bytes, v->start_lsn};
     const uint32_t words[] = {v->start_bytes, v->header_bytes, v->next_part,  v->published ? 1 : 0,
-                              v->copy_count,  v->place_count,  v->work_count, 0};
+                              v->copy_count,  v->place_count,  v->work_count, (uint32_t)body_bytes};
     for (size_t i = 0; i < sizeof longs / sizeof *longs; i++) {
         put64(rows->blob + PREFIX_BYTES + 8 * i, longs[i]);
     }
@@ -379,6 +386,7 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
         put32(rows->blob + 56 + 4 * i, words[i]);
     }
     put_rows(rows->blob + REST_BYTES_MIN, v);
+    bodies_rest_put(rows, rows->blob + n - body_bytes);
     seal(rows->blob, n, rest_magic, version, 0);
     *rest = rows->blob;
     *bytes = n;
@@ -447,13 +455,14 @@ static bool get_rows(pass *p, const uint8_t *at, uint32_t version, uint32_t plac
 
 static const char *take_rest(pass *p, const uint8_t *at, size_t n, int *rc) {
     struct life_moving *v = &p->moving;
+    const uint32_t version = version_at(at), body_bytes = get32(at + 84);
     uint64_t copies = get32(at + 72), places = get32(at + 76), work = get32(at + 80);
     uint64_t rows_end = REST_BYTES_MIN + copies * COPY_BYTES + (places + work) * WORK_BYTES;
-    bool sound = places <= LIFE_PLACES_MAX && work <= LIFE_WORK_MAX &&
-                 (version_at(at) == WITH_STATES ? n >= rows_end : n == rows_end);
+    bool sound = places <= LIFE_PLACES_MAX && work <= LIFE_WORK_MAX && (version == WITH_BODIES) == (body_bytes > 0) &&
+                 (version >= WITH_STATES ? n >= rows_end + body_bytes : n == rows_end);
     sound = sound && get64(at + 16) > 0 && is_number(get64(at + 16)) && is_below_or_none(p, get64(at + 24)) &&
             is_below_or_none(p, get64(at + 32)) && is_number(get64(at + 40)) && is_below_or_none(p, get64(at + 48)) &&
-            get32(at + 68) <= 1 && get32(at + 84) == 0;
+            get32(at + 68) <= 1;
     if (!sound) {
         return "its contents are impossible";
     }
@@ -467,12 +476,13 @@ static const char *take_rest(pass *p, const uint8_t *at, size_t n, int *rc) {
     v->header_bytes = get32(at + 60);
     v->next_part = get32(at + 64);
     v->published = get32(at + 68) != 0;
-    const struct life_placed_reader states = {.at = at + rows_end, .bytes = n - (size_t)rows_end};
-    uint32_t version = version_at(at);
+    const struct life_placed_reader states = {.at = at + rows_end, .bytes = n - (size_t)rows_end - body_bytes};
+    const uint8_t *bodies = at + n - body_bytes;
     at += REST_BYTES_MIN;
-    sound =
-        get_copies(p, at, (uint32_t)copies, rc) &&
-        (*rc != LS_OK || get_rows(p, at + copies * COPY_BYTES, version, (uint32_t)places, (uint32_t)work, states, rc));
+    sound = get_copies(p, at, (uint32_t)copies, rc) &&
+            (*rc != LS_OK ||
+             get_rows(p, at + copies * COPY_BYTES, version, (uint32_t)places, (uint32_t)work, states, rc)) &&
+            (*rc != LS_OK || bodies_rest_take(p, bodies, body_bytes, rc));
     return sound ? NULL : "its contents are impossible";
 }
 

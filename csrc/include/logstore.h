@@ -975,14 +975,16 @@ void ls_rows_free(ls_rows *rows);
  * are those of ls_message_rows_column, the items of places last. A queue is its index in `queue_ids`, an outcome is
  * LS_LIFE_..., a reason is the log's code less one.
  */
-#define LS_MESSAGE_COLUMNS   41
+#define LS_MESSAGE_COLUMNS   42
 #define LS_MESSAGE_ROWS_MAX  1048576
 #define LS_MESSAGE_NAMES_MAX 16777216
 
-/* The tables that have a column: messages that have ended, open ones, and the items of places in both. */
+/* The tables that have a column: messages that have ended, open ones, and the items of places in both. A column with
+   LS_MESSAGES_BODY is there only if bodies were asked for. */
 #define LS_MESSAGES_CLOSED 1
 #define LS_MESSAGES_OPEN   2
 #define LS_MESSAGES_PLACE  4
+#define LS_MESSAGES_BODY   8
 
 #define LS_LIFE_DEQUEUED      0
 #define LS_LIFE_QUEUE_DELETED 1
@@ -999,6 +1001,14 @@ const char *ls_message_rows_column(unsigned column, int *tables);
 /* A pass over the records from start_lsn up to, but not including, stop_lsn. LS_OPTION. */
 int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *queue_ids, size_t n, uint64_t batch_rows,
                         ls_message_rows **rows);
+/* Call it before anything else is given to the pass. The rows then have the column `body`: the first body_bytes of the
+   whole content, null if a part of it cannot be read any more. The reader must stay open as long as rows are read.
+   `file` is an open file with the bodies that ls_message_rows_seed_bodies names, or -1. LS_OPTION, LS_WRONG_STATE. */
+int ls_message_rows_bodies(ls_message_rows *rows, uint64_t body_bytes, int file);
+/* Call it after ls_message_rows_seed_all, for those of its messages whose bodies the earlier pass could read. The body of
+   ids[i] is in the file: sizes[i] bytes from starts[i] on. LS_OPTION: one is not open, or has an impossible place. */
+int ls_message_rows_seed_bodies(ls_message_rows *rows, const int64_t *ids, const uint64_t *starts,
+                                const uint64_t *sizes, size_t n);
 /* Call it before the first rows. Gives the pass the states of n messages that an earlier pass left open at
    start_lsn, as Arrow arrays; the state of ids[i] is at states[offsets[i]] up to offsets[i + 1]. LS_OPTION: one is
    not a state. */

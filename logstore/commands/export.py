@@ -45,7 +45,9 @@ RENEWED_EVERY_S = 60.0
 @click.command()
 @place_argument
 @click.argument("target", type=PlaceText(), required=False)
-@click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
+@click.option(
+    "--body", type=SIZE, help="Export this many bytes of each record's and message's content [default: none]."
+)
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
 @click.option(
     "--every", type=Amount(min=0, min_open=True), help="Keep running, and export again after this many seconds."

@@ -24,7 +24,9 @@ _NUMBERS = (int, float, Decimal)
 @click.command()
 @source_argument
 @click.argument("query", required=False)
-@click.option("--body", type=SIZE, help="Give records a column body, cut to this many bytes [default: none].")
+@click.option(
+    "--body", type=SIZE, help="Give records, messages and open a column body, cut to this many bytes [default: none]."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a line of names.")
 @json_option
 @catalog_options

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore.codec.files import FORMAT_VERSION
 from logstore.core.extras import require
-from logstore.export.manifest import SCHEMA_VERSION, FileInfo, Span, staged_name
-from logstore.export.open_set import read_seed, split_rows
+from logstore.export.manifest import FileInfo, Span, schema_version_of, staged_name
+from logstore.export.open_set import read_bodies, read_seed, split_rows
 from logstore.export.target import StagedFile
 from logstore.inspect import Reader
 from logstore.rows.messages import MessageScan
@@ -219,7 +219,7 @@ class _Writer:
                 "logstore.start_lsn": str(span.start_lsn),
                 "logstore.stop_lsn": str(span.stop_lsn),
                 "logstore.format_version": str(FORMAT_VERSION),
-                "logstore.schema_version": str(SCHEMA_VERSION),
+                "logstore.schema_version": str(schema_version_of(self._job.body)),
             }
             self._writer.add_key_value_metadata(said)
             self._writer.close()
@@ -394,10 +394,13 @@ def write_messages(
         hold=hold,
         keep_lsn=None if hold is not None else job.keep_lsn,
         queue_names=job.queue_names,
+        body=job.body,
+        seed_bodies=read_bodies(job.open_parts),
+        spill_dir=staging,
     ) as scan:
         rows = _watched(scan, "end_lsn", run.start_lsn, watch)
         files = _write(job, "messages", run, Path(staging), "end_lsn", "end_time", rows, attempt)
-        parts = split_rows(scan.open_rows(), job.open_starts)
+        parts = split_rows(scan.open_batches(), scan.open_schema(), job.open_starts)
         return files, [_write_part(job, first, rows, run, Path(staging), attempt) for first, rows in parts]
 
 

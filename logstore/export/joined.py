@@ -48,6 +48,7 @@ __all__ = [
     "decisions",
     "find_join",
     "known_places",
+    "no_bodies",
     "tail_messages",
     "with_join",
 ]
@@ -178,16 +179,21 @@ def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
             f"{join.target}/{part.path} is not the part of the open set that the manifest names: a run of the export "
             "is replacing it, or was interrupted. Run the export again, then read again"
         )
-    return parquet.read_table(arrow.BufferReader(raw), columns=columns)
+    with parquet.ParquetFile(arrow.BufferReader(raw)) as opened:
+        return opened.read([name for name in columns if name != "body" or name in opened.schema_arrow.names])
 
 
-def _open_set(join: Join) -> pa.Table | None:
-    """The state of the messages that were open at the export's last LSN, for a pass that continues there."""
+def _open_set(join: Join, *, body: bool) -> pa.Table | None:
+    """The state of the messages that were open at the export's last LSN, for a pass that continues there.
+
+    Their bodies are null if ``body`` is not asked for, and in parts that an earlier version wrote without them.
+    """
     arrow = require("arrow", "pyarrow")
-    tables = [_open_part(join, part, ["id", "state"]) for part in join.manifest.open]
+    wanted = ["id", "state", "body"] if body else ["id", "state"]
+    tables = [_open_part(join, part, wanted) for part in join.manifest.open]
     rest = (tables[-1].schema.metadata or {}).get(REST_KEY, b"")
     plain = [table.replace_schema_metadata(None) for table in tables]
-    return arrow.concat_tables(plain).replace_schema_metadata({REST_KEY: rest})
+    return arrow.concat_tables(plain, promote_options="default").replace_schema_metadata({REST_KEY: rest})
 
 
 def known_places(join: Join) -> pa.Table | None:
@@ -258,10 +264,20 @@ def decision_table(found: pa.Table) -> pa.RecordBatch | None:
 # ---- Messages
 
 
-def tail_messages(join: Join, queue_names: Mapping[int, str]) -> tuple[pa.Table, pa.Table]:
-    """The messages that ended on the log's side, also those that began before it, and those open at its end."""
+def no_bodies(join: Join) -> OptionError:
+    """The error for the column ``body`` of an export that was made without bodies."""
+    return OptionError(f"the export in {join.target} has no bodies: export to a new target with --body")
+
+
+def tail_messages(join: Join, queue_names: Mapping[int, str], *, body: bool) -> tuple[pa.Table, pa.Table]:
+    """The messages that ended on the log's side, also those that began before it, and those open at its end.
+
+    ``body``: with that column, cut as the export's. Raises ``OptionError`` if the export has no bodies.
+    """
     arrow = require("arrow", "pyarrow")
-    seed: Any = _open_set(join)
+    if body and join.manifest.options.body is None:
+        raise no_bodies(join)
+    seed: Any = _open_set(join, body=body)
     with MessageScan(
         join.source,
         start_lsn=join.last_lsn,
@@ -269,6 +285,7 @@ def tail_messages(join: Join, queue_names: Mapping[int, str]) -> tuple[pa.Table,
         seed=seed,
         keep_lsn=join.keep_lsn,
         queue_names=queue_names,
+        body=join.manifest.options.body if body else None,
     ) as scan:
         closed = arrow.Table.from_batches(list(scan), schema=scan.schema)
         return closed.unify_dictionaries(), scan.open_rows()

@@ -17,6 +17,7 @@ from logstore.export.joined import (
     decision_table,
     decisions,
     known_places,
+    no_bodies,
     tail_messages,
     with_join,
 )
@@ -81,9 +82,11 @@ def read_table(
         names = queue_names(join.source, connect=connect, catalog=catalog)
         if table == "records":
             return _Records(join, made, names).batches()
-        closed, opened = tail_messages(join, names)
+        body = "body" in made.names
+        closed, opened = tail_messages(join, names, body=body)
         above = closed if table == "messages" else opened
-        above = above.cast(message_schema() if table == "messages" else open_schema()).select(made.names).cast(made)
+        whole = (message_schema if table == "messages" else open_schema)(body=body)
+        above = above.cast(whole).select(made.names).cast(made)
         below = _of_files(join, "messages", made) if table == "messages" else iter(())
         return itertools.chain(below, above.to_batches(BATCH_ROWS))
 
@@ -91,9 +94,10 @@ def read_table(
 
 
 def _chosen(table: str, columns: Sequence[str] | None) -> pa.Schema:
-    whole = message_schema() if table == "messages" else open_schema()
+    kind = message_schema if table == "messages" else open_schema
     if columns is None:
-        return whole
+        return kind()
+    whole = kind(body=True)
     wanted = arguments.texts("columns", columns)
     for name in wanted:
         if name not in whole.names:
@@ -106,7 +110,7 @@ def _chosen(table: str, columns: Sequence[str] | None) -> pa.Schema:
 class _Records:
     def __init__(self, join: Join, made: pa.Schema, names: dict[int, str]) -> None:
         if "body" in made.names and join.manifest.options.body is None:
-            raise OptionError(f"the export in {join.target} has no bodies: export to a new target with --body")
+            raise no_bodies(join)
         self._join, self._made, self._names = join, made, names
         self._decides = bool(_DECIDED_LATER.intersection(made.names))
 

@@ -50,6 +50,7 @@ __all__ = [
     "is_file_path",
     "is_open_path",
     "parsed_path",
+    "schema_version_of",
     "staged_name",
 ]
 
@@ -68,8 +69,9 @@ MANIFEST_VERSION: Final = 4
 names what retention has dropped, and its intents remove files of every dataset. Version 4 has files whose names end
 with a token; a document without such a file is written as version 3."""
 
-SCHEMA_VERSION: Final = 2
-"""The version of the newest file's columns; a later version may have more. Version 2 has those of states of places."""
+SCHEMA_VERSION: Final = 3
+"""The version of the newest file's columns; a later version may have more. Version 2 has those of states of places,
+version 3, of an export with bodies, those of messages."""
 
 _FILE_PATH = re.compile(
     r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})(-[0-9a-f]{16})?\.parquet"
@@ -268,6 +270,11 @@ def staged_name(path: str) -> str:
     return path.replace("/", "!") + ".staged"
 
 
+def schema_version_of(body: int | None) -> int:
+    """The version of the columns that an export with this option writes; older programs know those without bodies."""
+    return SCHEMA_VERSION if body is not None else 2
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The contents of an export: the log of one store from ``first_lsn`` to below ``last_lsn``, except the gaps."""
@@ -310,7 +317,7 @@ class Manifest:
         """
         return replace(
             self,
-            schema_version=SCHEMA_VERSION,
+            schema_version=schema_version_of(self.options.body),
             last_lsn=stop_lsn,
             files=self.files + _in_order(files),
             open=tuple(sorted(opened, key=lambda part: part.first_id)),

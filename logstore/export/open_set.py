@@ -11,6 +11,7 @@ Invariant: an id lies in one part, and every id that the range changes lies in a
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.codec.placed import PlaceStates
@@ -23,7 +24,7 @@ from logstore.rows.messages import REST_KEY
 from logstore.rows.records import Where, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -32,10 +33,25 @@ if TYPE_CHECKING:
     from logstore.export.target import Target
     from logstore.holds import Hold
 
-__all__ = ["PART_ROWS", "changed_parts", "check_parts", "group_starts", "has_undecided", "read_seed", "split_rows"]
+__all__ = [
+    "PART_BODIES",
+    "PART_ROWS",
+    "changed_parts",
+    "check_parts",
+    "group_starts",
+    "has_undecided",
+    "read_bodies",
+    "read_seed",
+    "split_rows",
+]
 
 PART_ROWS: Final = 1 << 15
 """The largest number of messages in a part: what a run with one new message reads and writes."""
+
+PART_BODIES: Final = 64 << 20
+"""The most bytes of bodies in a part, unless a single body is longer: a part is made in memory."""
+
+_BODY_ROWS: Final = 1 << 10  # read at once of a part's bodies
 
 _STATES_MAX: Final = 1000  # more PLACE_STATES than these are not decoded: they count as a change of every part
 
@@ -120,10 +136,12 @@ def _neighbours(parts: Sequence[FileInfo], changed: set[int]) -> set[int]:
     """Parts that a changed part with few rows takes in, so that parts do not stay small for ever."""
     found = set()
     for number in changed:
-        if parts[number].rows >= PART_ROWS // 4:
+        part = parts[number]
+        if part.rows >= PART_ROWS // 4 or part.bytes >= PART_BODIES // 4:
             continue
         for other in (number - 1, number + 1):
-            if 0 <= other < len(parts) and parts[number].rows + parts[other].rows <= PART_ROWS:
+            fits = 0 <= other < len(parts) and part.bytes + parts[other].bytes <= PART_BODIES
+            if fits and part.rows + parts[other].rows <= PART_ROWS:
                 found.add(other)
                 break
     return found
@@ -188,18 +206,76 @@ def read_seed(paths: Sequence[str]) -> pa.Table | None:
     return arrow.concat_tables(plain).replace_schema_metadata({REST_KEY: rest})
 
 
-def split_rows(rows: pa.Table, starts: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-    """The rows, which are in the order of their ids, as parts with their first ids.
+def read_bodies(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The bodies of these parts, as ``id`` and ``body``; none of parts that an earlier version wrote without them."""
+    parquet = require("arrow", "pyarrow.parquet")
+    for path in paths:
+        with open(path, "rb") as file, parquet.ParquetFile(file) as part:
+            if "body" in part.schema_arrow.names:
+                yield from part.iter_batches(_BODY_ROWS, columns=["id", "body"])
+
+
+def split_rows(
+    batches: Iterable[pa.RecordBatch], made: pa.Schema, starts: Sequence[int]
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows, which are in the order of their ids, as parts of this schema with their first ids.
 
     ``starts`` are those of :func:`group_starts`. A sequence without rows gives no part, except the last one.
     """
-    ids: Any = rows["id"]
-    begins = [0, *(_first_at_or_above(ids, start) for start in starts[1:])]
-    for start, at, stop in zip(starts, begins, [*begins[1:], rows.num_rows], strict=True):
-        for first in range(at, max(stop, at + 1) if start == starts[-1] else stop, PART_ROWS):
-            part = rows.slice(first, min(PART_ROWS, stop - first))
-            lowest = ids[first].as_py() if part.num_rows else start
-            yield (min(start, lowest) if first == at else lowest), part
+    split = _Split(made)
+    rows = iter(batches)
+    left: list[pa.RecordBatch] = []
+    for start, stop in pairwise([*starts, None]):
+        split.start = start
+        while (batch := left.pop() if left else next(rows, None)) is not None:
+            own = batch.num_rows if stop is None else _first_at_or_above(batch["id"], stop)
+            yield from split.take(batch.slice(0, own))
+            if own < batch.num_rows:
+                left.append(batch.slice(own))
+                break
+        if split.rows or stop is None:
+            yield split.part()
+
+
+class _Split:
+    """The part that is being made."""
+
+    def __init__(self, made: pa.Schema) -> None:
+        self._schema = made
+        self._batches: list[pa.RecordBatch] = []
+        self.rows = 0
+        self._bytes = 0
+        self.start: int | None = None
+        """The least first id of the next part; None: that of its first message."""
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
+        """Adds rows; gives the parts that are full with them."""
+        while batch.num_rows:
+            fits = min(batch.num_rows, PART_ROWS - self.rows)
+            if "body" in batch.schema.names:
+                fits = self._fitting(batch["body"].slice(0, fits))
+            if fits:
+                self._batches.append(batch.slice(0, fits))
+                self.rows += fits
+                batch = batch.slice(fits)
+            if batch.num_rows:
+                yield self.part()
+
+    def _fitting(self, bodies: pa.Array) -> int:
+        """The number of first rows that fit into the part, and at least one into an empty part."""
+        compute = require("arrow", "pyarrow.compute")
+        ends = compute.cumulative_sum(compute.fill_null(compute.binary_length(bodies), 0).cast("int64"))
+        fits = compute.sum(compute.less_equal(ends, PART_BODIES - self._bytes)).as_py()
+        fits = int(fits) if self.rows else max(1, int(fits))
+        self._bytes += ends[fits - 1].as_py() if fits else 0
+        return fits
+
+    def part(self) -> tuple[int, pa.Table]:
+        """The part, which ends here, and its first id."""
+        table = require("arrow", "pyarrow").Table.from_batches(self._batches, schema=self._schema)
+        firsts = [*([] if self.start is None else [self.start]), *table["id"].slice(0, 1).to_pylist()]
+        self._batches, self.rows, self._bytes, self.start = [], 0, 0, None
+        return min(firsts), table
 
 
 def _first_at_or_above(ids: Any, start: int) -> int:

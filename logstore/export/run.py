@@ -117,7 +117,7 @@ def export(
       takes; they read credentials and endpoints from where they always do. See remote_target.py for its commits.
     * ``filesystem``: a ``pyarrow.fs.FileSystem`` in which ``target`` is a path.
     * ``start_lsn``: the first LSN of a new target (default: the base).
-    * ``body``: bytes of each record's content to export (default: none).
+    * ``body``: bytes of each record's content, and of each message's, to export (default: none).
     * ``compression``: default ``zstd:1``, or as in the runs before.
     * ``file_bytes``: bytes of the log for one file.
     * ``keep``: drop the files of UTC days that ended longer ago; the manifest names what was dropped.

@@ -172,7 +172,7 @@ def keep_up(place: Target, keep: timedelta | None, store_dir: Path, renew: Calla
 def _merged(target: Place, manifest: Manifest, group: Sequence[FileInfo], staging: Path, store_dir: Path) -> FileInfo:
     """Writes the rows of these files into one file in the staging directory."""
     dataset, options = group[0].dataset, manifest.options
-    wanted = schema(body=options.body is not None) if dataset == "records" else message_schema()
+    wanted = (schema if dataset == "records" else message_schema)(body=options.body is not None)
     job = Job(str(store_dir), manifest.store, manifest.last_lsn, {}, options.body, options.compression)
     span = Span(group[0].start_lsn, group[-1].stop_lsn)
     with FileRows(job, dataset, span, staging, *_KEYS[dataset]) as rows:

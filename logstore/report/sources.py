@@ -23,6 +23,7 @@ from logstore.errors import StoreError
 from logstore.holds import LIMIT_BYTES, hold, list_holds
 from logstore.inspect import Inspection, Reader, read_catalog
 from logstore.report.counts import Doubt, OpenWork
+from logstore.rows.schema import message_schema
 from logstore.store.base_holders import HOLDERS, HOLDERS_MAX, read_tail
 
 if TYPE_CHECKING:
@@ -198,8 +199,8 @@ class StoreSource(Source):
             queue_names=self._names,
         )
 
-    def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
-        """One pass over the log."""
+    def messages(self, *, body: int | None = None) -> tuple[Iterator[Any], Callable[[], Any]]:
+        """One pass over the log. ``body``: the bytes to which the column of that name is cut; None: there is none."""
         from logstore.rows.messages import MessageScan
 
         scan = MessageScan(
@@ -209,6 +210,7 @@ class StoreSource(Source):
             seed=None,
             hold=self.hold,
             queue_names=self._names,
+            body=body,
         )
         return iter(self._stack.enter_context(scan)), scan.open_rows
 
@@ -340,13 +342,19 @@ class ExportSource(Source):
 
     def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
         """The ended messages from the export's files."""
-        return self._batches("messages", None), self.open_rows
+        return self._batches("messages", message_schema().names), self.open_rows
 
-    def open_rows(self) -> Any:
-        """The table of open messages, of the manifest's moment."""
+    def open_rows(self, *, body: bool = False) -> Any:
+        """The table of open messages, of the manifest's moment; ``body`` adds that column, null where there is none."""
         pyarrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
-        parts = [parquet.read_table(pyarrow.BufferReader(raw)) for raw in self._opened]
-        return pyarrow.concat_tables([part.replace_schema_metadata(None) for part in parts])
+        parts = []
+        for raw in self._opened:
+            part = parquet.read_table(pyarrow.BufferReader(raw)).replace_schema_metadata(None)
+            has = "body" in part.column_names
+            if body and not has:
+                part = part.append_column("body", pyarrow.nulls(part.num_rows, pyarrow.binary()))
+            parts.append(part if body or not has else part.drop_columns(["body"]))
+        return pyarrow.concat_tables(parts)
 
     def names(self) -> dict[int, str]:
         """The names as the records have them."""

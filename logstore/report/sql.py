@@ -55,8 +55,8 @@ FROM records WHERE tx_id IS NOT NULL GROUP BY tx_id
 class Database:
     """The views of one store or export. A context manager: closing it releases the hold on a store that is in use.
 
-    ``body``: the length in bytes to which the column ``body`` of a store's ``records`` is cut; None: there is no such
-    column. An export has the bodies with which it was made. Raises ``MissingExtra``, ``OptionError``, and what
+    ``body``: the length in bytes to which the columns ``body`` of a store's views are cut; None: there are no such
+    columns. An export has the bodies with which it was made. Raises ``MissingExtra``, ``OptionError``, and what
     :func:`~logstore.report.sources.open_source` raises.
     """
 
@@ -153,15 +153,21 @@ class Database:
     def _show_store(self, source: StoreSource, body: int | None) -> None:
         records = schema(body=body is not None, strings="dictionary")
 
-        def opened() -> Iterator[Any]:
-            batches, rest = source.messages()
+        has_body = body is not None
+
+        def cut(names: list[str]) -> int | None:
+            return body if "body" in names else None
+
+        def opened(names: list[str]) -> Iterator[Any]:
+            batches, rest = source.messages(body=cut(names))
             for _ in batches:
                 pass
             yield from rest().to_batches()
 
         self._register("logstore_records", records, lambda columns: source.records(columns, body=body))
-        self._register("messages", message_schema(), lambda _: source.messages()[0])
-        self._register("open", open_schema(), lambda _: opened())
+        # Bodies are read only for a query that names the column.
+        self._register("messages", message_schema(body=has_body), lambda names: source.messages(body=cut(names))[0])
+        self._register("open", open_schema(body=has_body), opened)
 
     def _show_export(self, source: ExportSource) -> None:
         """The files of the manifest, which DuckDB reads itself, and the open set that was read with the manifest.
@@ -170,7 +176,10 @@ class Database:
         """
         arrow = require("sql", "pyarrow")
         body = source.manifest.options.body is not None
-        tables = {"logstore_records": ("records", schema(body=body)), "messages": ("messages", message_schema())}
+        tables = {
+            "logstore_records": ("records", schema(body=body)),
+            "messages": ("messages", message_schema(body=body)),
+        }
         for view, (dataset, columns) in tables.items():
             files = source.files(dataset)
             if files and isinstance(source.place, RemotePlace):
@@ -179,10 +188,12 @@ class Database:
                 paths = [f"{source.place}/{file}" for file in files]
                 listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
                 text = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-                self._duckdb.execute(f"CREATE VIEW {view} AS SELECT * FROM {text}")
+                lacks = body and "body" not in self._duckdb.sql(f"FROM {text}").columns
+                more = ", NULL::BLOB AS body" if lacks else ""  # an earlier version wrote all of them
+                self._duckdb.execute(f"CREATE VIEW {view} AS SELECT *{more} FROM {text}")
             else:
                 self._duckdb.register(view, arrow.Table.from_batches([], schema=columns))
-        self._duckdb.register("open", source.open_rows())
+        self._duckdb.register("open", source.open_rows(body=body))
 
     def _register(self, view: str, made: pa.Schema, read: Callable[[list[str]], Iterator[pa.RecordBatch]]) -> None:
         """A view whose rows ``read`` gives, with at least the named columns, each time that a query reads it."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import array
 import itertools
-from typing import TYPE_CHECKING, Any, Final, Self
+import tempfile
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from logstore._core import ffi, lib
 from logstore.core import arguments
@@ -22,7 +24,7 @@ from logstore.rows.schema import MESSAGE_COLUMNS, message_schema, open_schema
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     import pyarrow as pa
@@ -40,6 +42,7 @@ REST_KEY: Final = b"logstore.scan"
 """The key in the metadata of an open set's schema: the state of the pass as a whole."""
 
 BATCH_ROWS: Final = 1 << 16
+BODY_BYTES_MAX: Final = 1 << 30
 _FACTS: Final = len(MESSAGE_COLUMNS)  # columns of the row itself; the columns of places follow
 _DICTIONARIES: Final = frozenset({"queue", "outcome", "reason"})
 
@@ -52,6 +55,11 @@ class MessageScan:
     most ``batch_rows`` rows. After the last batch, :meth:`open_rows` returns the messages that are open at
     :attr:`stop_lsn`. A message that began before ``start_lsn`` is known from ``seed``, the open set of a pass that
     ended there, or from its next relocation.
+
+    ``body``: the length in bytes to which a message's content is cut in the column ``body``; None: there is no such
+    column. It is the whole message's content, or null where a part of it cannot be read any more. The bodies of the
+    messages in ``seed`` are in its column ``body``, or in ``seed_bodies``, batches with ``id`` and ``body``; meanwhile
+    they are kept in an unnamed file in ``spill_dir`` (default: the system's directory for such files).
 
     ``queue_names`` gives the names of queues by id. ``hold`` and ``keep_lsn`` (for another process's hold) keep the log
     while it is read; without one, a running writer may recycle it. Raises ``OptionError`` for an invalid seed,
@@ -70,6 +78,9 @@ class MessageScan:
         keep_lsn: int | None = None,
         queue_names: Mapping[int, str],
         batch_rows: int = BATCH_ROWS,
+        body: int | None = None,
+        seed_bodies: Iterable[pa.RecordBatch] | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         arrow = require("arrow", "pyarrow")
         start = _lsn("start_lsn", start_lsn, 0)
@@ -77,6 +88,9 @@ class MessageScan:
         names_by_id = arguments.names_by_id("queue_names", queue_names)
         if seed is not None:
             arguments.instance("seed", seed, arrow.Table, what="a pyarrow.Table, as open_rows() gives it")
+        self._body = arguments.optional(arguments.integer, "body", body, 1, BODY_BYTES_MAX)
+        self._files = ExitStack()
+        self._spill: IO[bytes] | None = None
         self._reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
         try:
             stop = _lsn("stop_lsn", stop_lsn, self._reader.info.end_lsn)
@@ -91,17 +105,23 @@ class MessageScan:
                 "outcome": arrow.array(OUTCOMES, arrow.string()),
                 "reason": arrow.array(REASONS, arrow.string()),
             }
-            self.schema: pa.Schema = _with_dictionaries(message_schema())
+            self.schema: pa.Schema = _with_dictionaries(message_schema(body=body is not None))
             """The schema of the batches."""
             self._owner, made = owned("message_rows")
             ids = ffi.new("uint32_t[]", named)
             check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
             self._c: ls_message_rows_ptr | None = made[0]
             self._began = False
+            if body is not None:
+                if seed is not None:
+                    self._spill = self._files.enter_context(_unnamed_file(spill_dir))
+                file = -1 if self._spill is None else self._spill.fileno()
+                check(lib.ls_message_rows_bodies(self._handle(), body, file))
             if seed is not None:
                 self._seed(seed)
+                self._seed_bodies(seed, seed_bodies)
         except BaseException:
-            self._reader.close()
+            self._close_files()
             raise
 
     def __enter__(self) -> Self:
@@ -116,7 +136,11 @@ class MessageScan:
         """Releases files and memory; returned batches stay valid. A second call does nothing."""
         self._c = None
         self._owner.free()
+        self._close_files()
+
+    def _close_files(self) -> None:
         self._reader.close()
+        self._files.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
@@ -137,22 +161,30 @@ class MessageScan:
 
         Keep the metadata of its schema too: the next pass needs it. Raises ``WrongState`` before the end.
         """
+        batches = list(self.open_batches())
+        return require("arrow", "pyarrow").Table.from_batches(batches, schema=self.open_schema())
+
+    def open_batches(self) -> Iterator[pa.RecordBatch]:
+        """The same as batches of :meth:`open_schema`, which need less memory."""
         arrow = require("arrow", "pyarrow")
-        plain = open_schema()
-        schema = _with_dictionaries(plain)
-        batches = []
+        schema, told = _with_dictionaries(open_schema(body=self._body is not None)), None
         while True:
             owner, made = owned("columns")
             code = lib.ls_message_rows_open(self._handle(), made)
             if code == lib.LS_END:
-                break
-            check(code)
-            batches.append(self._batch(owner, made[0], schema))
-        table = arrow.Table.from_batches(batches, schema=schema).cast(plain)
+                return
+            if code != 0:
+                raise self._reader._explained(code)
+            told = self.open_schema() if told is None else told
+            table = arrow.Table.from_batches([self._batch(owner, made[0], schema)])
+            yield from table.cast(told).to_batches()
+
+    def open_schema(self) -> pa.Schema:
+        """The schema of :meth:`open_rows`, with its metadata; only after all batches were read."""
         bytes_, count = ffi.new("uint8_t **"), ffi.new("size_t *")
         check(lib.ls_message_rows_rest(self._handle(), ffi.cast("const uint8_t **", bytes_), count))
         rest = bytes(ffi.buffer(bytes_[0], count[0])) if count[0] else b""
-        return table.replace_schema_metadata({REST_KEY: rest.hex().encode()})
+        return open_schema(body=self._body is not None).with_metadata({REST_KEY: rest.hex().encode()})
 
     # ---- From C to Arrow
 
@@ -225,6 +257,26 @@ class MessageScan:
             numbers = ffi.from_buffer("int64_t[]", _numbers(ids))
             check(lib.ls_message_rows_seed_all(self._handle(), numbers, private, offsets, rows))
 
+    def _seed_bodies(self, seed: pa.Table, batches: Iterable[pa.RecordBatch] | None) -> None:
+        """Puts the bodies into the file, and tells the core where each is."""
+        if self._spill is None:
+            return
+        arrow = require("arrow", "pyarrow")
+        if batches is None:
+            batches = seed.select(["id", "body"]).to_batches() if "body" in seed.schema.names else ()
+        wanted, at = arrow.schema([("id", arrow.int64()), ("body", arrow.binary())]), 0
+        for batch in batches:
+            known = arrow.Table.from_batches([batch]).select(wanted.names).cast(wanted).drop_null()
+            for ids, bodies in (each.columns for each in known.to_batches()):
+                parts = parts_of(bodies, wide=False)
+                numbers, sizes = ffi.from_buffer("int64_t[]", _numbers(ids)), ffi.from_buffer("uint64_t[]", parts.sizes)
+                starts = array.array("Q", itertools.accumulate(parts.sizes, initial=at))
+                places = ffi.from_buffer("uint64_t[]", starts)
+                self._spill.write(parts.data[: starts[-1] - at])
+                at = starts[-1]
+                check(lib.ls_message_rows_seed_bodies(self._handle(), numbers, places, sizes, len(ids)))
+        self._spill.flush()
+
 
 def _numbers(ids: pa.Array) -> bytes:
     """A copy of the values of an int64 array, which no other thread changes."""
@@ -233,6 +285,12 @@ def _numbers(ids: pa.Array) -> bytes:
     if len(found) != 8 * len(ids):
         raise OptionError("the ids of seed have fewer values than rows; validate() it first")
     return found
+
+
+@contextmanager
+def _unnamed_file(directory: str | os.PathLike[str] | None) -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile(dir=directory) as file:
+        yield file
 
 
 def _with_dictionaries(schema: pa.Schema) -> pa.Schema:

@@ -58,18 +58,19 @@ def _wanted(columns: object) -> list[str]:
     return names
 
 
-def _message_columns(tables: int) -> str:
+def _message_columns(tables: int, *, body: bool = False) -> str:
     """The columns that one of these tables has, in their order, as the core declares them."""
     found, of = [], ffi.new("int *")
     for number in range(lib.LS_MESSAGE_COLUMNS):
         column = ffi.string(lib.ls_message_rows_column(number, of)).decode()
-        if of[0] & tables:
+        if of[0] & tables and (body or not of[0] & lib.LS_MESSAGES_BODY):
             found.append(column)
     return " ".join(found)
 
 
 MESSAGE_COLUMNS: Final = tuple(
-    column.split(":")[0] for column in _message_columns(lib.LS_MESSAGES_CLOSED | lib.LS_MESSAGES_OPEN).split()
+    column.split(":")[0]
+    for column in _message_columns(lib.LS_MESSAGES_CLOSED | lib.LS_MESSAGES_OPEN, body=True).split()
 )
 """The names of all columns of closed and of open messages, in their order; those of places stand behind them."""
 
@@ -95,11 +96,11 @@ def _fields(text: str) -> list[pa.Field]:
     return made
 
 
-def message_schema() -> pa.Schema:
-    """The schema of ended messages, one row each."""
-    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_CLOSED)))
+def message_schema(*, body: bool = False) -> pa.Schema:
+    """The schema of ended messages, one row each; ``body`` adds that column."""
+    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_CLOSED, body=body)))
 
 
-def open_schema() -> pa.Schema:
-    """The schema of open messages."""
-    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_OPEN)))
+def open_schema(*, body: bool = False) -> pa.Schema:
+    """The schema of open messages; ``body`` adds that column."""
+    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_OPEN, body=body)))

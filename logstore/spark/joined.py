@@ -68,6 +68,18 @@ def joined_table(
     return _messages(spark, join, table, columns, options, store=store)
 
 
+def _body_bytes(join: Join, options: Options) -> int:
+    """The length to which bodies are cut. Raises ``OptionError`` if the export has none, or shorter ones."""
+    kept, asked = join.manifest.options.body, options.body
+    if kept is None or (asked or 0) > kept:
+        has = "no bodies" if kept is None else f"bodies of at most {kept} bytes"
+        raise OptionError(
+            f"the export in {join.target} has {has}: leave the column body out, ask for fewer bytes, or "
+            f"export to a new target with --body {asked or BODY_BYTES}"
+        )
+    return kept if asked is None else asked
+
+
 # ---- Records
 
 
@@ -85,20 +97,10 @@ class _Records:
         self._spark, self._join, self._options, self._tail = spark, join, options, tail
         self._schema = spark_schema(columns, body=options.body is not None, store=store)
         self._names = self._schema.fieldNames()
-        self._body = self._body_bytes() if "body" in self._names else None
+        self._body = _body_bytes(join, options) if "body" in self._names else None
         places = _places(spark, join, options)
         self._start = max(options.conditions.start_lsn, places[0])
         self._stop = min(options.conditions.stop_lsn, places[1])
-
-    def _body_bytes(self) -> int:
-        kept, asked = self._join.manifest.options.body, self._options.body
-        if kept is None or (asked or 0) > kept:
-            has = "no bodies" if kept is None else f"bodies of at most {kept} bytes"
-            raise OptionError(
-                f"the export in {self._join.target} has {has}: leave the column body out, ask for fewer bytes, or "
-                f"export to a new target with --body {asked or BODY_BYTES}"
-            )
-        return kept if asked is None else asked
 
     def frame(self) -> DataFrame:
         """The exported rows, then those of the log."""
@@ -267,32 +269,36 @@ def _messages(
 ) -> DataFrame:
     """The messages that ended, or are open; the log's side is one pass, made now, because the open set moves on."""
     conditions = options.conditions
-    if options.body is not None or options.permissive or "type" in conditions.wanted:
-        raise OptionError(f"body, mode and types are options of records, and the table is {table}")
+    if options.permissive or "type" in conditions.wanted:
+        raise OptionError(f"mode and types are options of records, and the table is {table}")
     if table == "open" and _has_bounds(options):
         raise OptionError("the open messages are those at the end of the log: leave out what begins or stops the table")
-    schema = _spark_fields(message_schema() if table == "messages" else open_schema())
-    names = _wanted(schema.fieldNames(), columns, table, store=store)
-    closed, opened = tail_messages(join, _names(join, options))
+    kind = message_schema if table == "messages" else open_schema
+    names = _wanted(kind(body=True).names, columns, table, body=options.body is not None, store=store)
+    body = _body_bytes(join, options) if "body" in names else None
+    made = kind(body=body is not None)
+    closed, opened = tail_messages(join, _names(join, options), body=body is not None)
     frames = []
     if table == "messages":
         first, last = _places(spark, join, options)
         start, stop = max(conditions.start_lsn, first), min(conditions.stop_lsn, last)
-        frames.append(_parquet(spark, join, "messages", schema, options, start, stop).drop("day"))
+        frames.append(_parquet(spark, join, "messages", _spark_fields(made), options, start, stop).drop("day"))
         if closed.num_rows:
-            frames.append(spark.createDataFrame(closed.cast(message_schema())))
+            frames.append(spark.createDataFrame(closed.cast(made)))
     else:
         start, stop = 0, conditions.stop_lsn
         frames.append(spark.createDataFrame(opened.replace_schema_metadata(None)))
     whole = reduce(lambda one, other: one.unionByName(other), frames)
     whole = _selected(whole, options, start, stop, *_KEYS[table])
+    if body is not None:
+        whole = whole.withColumn("body", _functions().substring("body", 1, body))
     whole = whole.withColumn(STORE, _functions().lit(join.store)) if STORE in names else whole
     return whole.select(*names)
 
 
-def _wanted(known: list[str], columns: Sequence[str] | None, table: str, *, store: bool) -> list[str]:
+def _wanted(known: list[str], columns: Sequence[str] | None, table: str, *, body: bool, store: bool) -> list[str]:
     if columns is None:
-        return [*([STORE] if store else []), *known]
+        return [*([STORE] if store else []), *(name for name in known if body or name != "body")]
     wanted = [name.lower() for name in columns]
     unknown = sorted(set(wanted) - {*known, STORE})
     if unknown:

@@ -310,7 +310,8 @@ def read_exports(
             found = parquet_files(reader, place, (file.path for file in files))
         else:  # nothing ended yet
             kinds = {"records": schema, "messages": message_schema, "open": open_schema}
-            found = spark.createDataFrame(kinds[table]().empty_table())
+            made = kinds[table](body=manifest.options.body is not None)
+            found = spark.createDataFrame(made.empty_table())
         frames[store] = found.withColumn("store", f.lit(store))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames.values())
 

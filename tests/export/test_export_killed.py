@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEGMENT = 512 << 10
+BODY = 1000  # of 2000 and 20,000 bytes; what is open has bodies, too
 
 
 class Case:
@@ -42,7 +43,7 @@ class Case:
             queue = store.declare_queue("orders")
             first = list(store.publish_many(queue, [bytes(2000)] * 200))
             store.dequeue_many(first[:50], queue)
-        export(self.store, self.before)
+        export(self.store, self.before, body=BODY)
         with hold(self.store, "export"), logstore.open(self.store) as store:
             queue = store.queue("orders")
             more = list(store.publish_many(queue, [bytes(20_000)] * 40))
@@ -60,7 +61,7 @@ class Case:
         shutil.copytree(self.before, self.target)
 
     def export(self) -> None:
-        export(self.store, self.target, file_bytes=SEGMENT)
+        export(self.store, self.target, file_bytes=SEGMENT, body=BODY)
 
     def check(self) -> None:
         """Check that readers now find no incomplete file, and that the next run completes the export."""
@@ -125,10 +126,10 @@ def test_an_export_killed_in_its_first_run_starts_again(case: Case) -> None:
     for number in (1, 2, 3, 5, 8, 13, 21, 30, 34, 38):
         shutil.rmtree(case.target)
         assert killed(export_and_die, case, number)
-        export(case.store, case.target, file_bytes=SEGMENT)
+        export(case.store, case.target, file_bytes=SEGMENT, body=BODY)
         found = contents(case.target)
         shutil.rmtree(case.target)
-        export(case.store, case.target, file_bytes=SEGMENT)
+        export(case.store, case.target, file_bytes=SEGMENT, body=BODY)
         assert contents(case.target) == found
 
 

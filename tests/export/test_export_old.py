@@ -62,7 +62,7 @@ def test_its_files_are_merged_into_one_with_all_columns_of_now_and_the_same_valu
     with Target(target) as place:
         assert upkeep.keep_up(place, None, target).merged_files == 4
     assert verify(target).problems == ()
-    for name, wanted in (("records", schema(body=True)), ("messages", message_schema())):
+    for name, wanted in (("records", schema(body=True)), ("messages", message_schema(body=True))):
         (file,) = manifest_of(target).of(name)
         assert pq.ParquetFile(target / file.path).schema_arrow.remove_metadata() == wanted
         for row, old in zip(rows_of(target, name), before[name], strict=True):

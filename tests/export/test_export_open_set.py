@@ -219,7 +219,7 @@ def test_rows_are_split_at_unchanged_parts_and_at_the_size(monkeypatch: pytest.M
 
     def split(ids: list[int], *starts: int) -> list[tuple[int, list[int]]]:
         table = pa.table({"id": pa.array(ids, pa.int64())})
-        return [(first, part["id"].to_pylist()) for first, part in split_rows(table, starts)]
+        return [(first, part["id"].to_pylist()) for first, part in split_rows(table.to_batches(), table.schema, starts)]
 
     assert split([], 0) == [(0, [])]
     assert split([5, 6, 7], 0) == [(0, [5, 6]), (7, [7])]

@@ -7,6 +7,7 @@ from typing import Any
 
 from kit.stores import ROOT
 from logstore import arrow
+from logstore.rows.schema import message_schema, open_schema
 
 PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
 
@@ -30,10 +31,10 @@ def test_the_table_of_records_is_their_schema() -> None:
 
 
 def test_the_tables_of_messages_are_their_schemas() -> None:
-    assert table_below("messages") == schema_of(arrow.MESSAGES)
+    assert table_below("messages") == schema_of(message_schema(body=True))
     ended = {"end_lsn", "end_time", "outcome"}
     shared = [row for row in table_below("messages") if row[0] not in ended]
-    assert sorted([*shared, *table_below("open")]) == sorted(schema_of(arrow.OPEN))
+    assert sorted([*shared, *table_below("open")]) == sorted(schema_of(open_schema(body=True)))
     places = re.search(r"every place it ever had: (.*?) \|", PAGE)
     assert places is not None
     element = arrow.MESSAGES.field("places").type.value_type

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 import logstore
 import logstore.arrow
 import logstore.spark
+from kit.body_oracle import contents
 from kit.exported import as_version_1, recycle
 from kit.row_histories import SEGMENT, History
 from kit.row_oracle import message_rows, record_rows
@@ -319,6 +320,25 @@ def test_bodies_are_there_if_the_export_has_them(spark: SparkSession, tmp_path: 
         ]
     with pytest.raises(OptionError, match="bodies of at most 64 bytes: leave the column body out"):
         logstore.spark.read(spark, path, export=target, body=65)
+
+
+def test_messages_have_their_bodies_if_the_export_has_them(spark: SparkSession, tmp_path: Path, way: int) -> None:
+    path, target = path_of_store(tmp_path / "store"), tmp_path / "target"
+    export(path, target, body=64)
+    with kept_whole(path) as witness:
+        more(path)
+        of = contents(path, 64, hold=witness)
+        tables = dict(zip(("messages", "open"), message_rows(path, hold=witness), strict=True))
+    for table, rows in tables.items():
+        for size in (None, 10):
+            found = logstore.spark.read(spark, path, table, export=target, columns=["id", "body"], body=size)
+            assert sorted(found.collect()) == sorted(
+                (row["id"], bytearray(of[row["id"]][: size or 64])) for row in rows
+            )
+        assert "body" not in logstore.spark.read(spark, path, table, export=target).columns
+        assert logstore.spark.read(spark, path, table, export=target, body=9).columns[-1] == "body"
+        with pytest.raises(OptionError, match="bodies of at most 64 bytes: leave the column body out"):
+            logstore.spark.read(spark, path, table, export=target, body=65)
 
 
 # ---- Refusals

@@ -43,9 +43,12 @@ def files(target: Path) -> dict[str, bytes]:
     return {path: raw for path, raw in found.items() if path != "_LOCK"}
 
 
-def test_the_job_writes_the_same_bytes_as_the_local_export(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
-    local = logstore.export.export(mixed, tmp_path / "local", file_bytes=FILE_BYTES)
-    job = logstore.spark.export(spark, mixed, tmp_path / "job", file_bytes=FILE_BYTES)
+@pytest.mark.parametrize("body", [None, 1000])
+def test_the_job_writes_the_same_bytes_as_the_local_export(
+    spark: SparkSession, mixed: Path, tmp_path: Path, body: int | None
+) -> None:
+    local = logstore.export.export(mixed, tmp_path / "local", file_bytes=FILE_BYTES, body=body)
+    job = logstore.spark.export(spark, mixed, tmp_path / "job", file_bytes=FILE_BYTES, body=body)
     assert files(tmp_path / "job") == files(tmp_path / "local")
     assert job.files == local.files >= 5
     assert (job.records, job.messages, job.open, job.last_lsn) == (

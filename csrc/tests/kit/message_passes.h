@@ -9,6 +9,7 @@
 #include "analysis/message_rows.h"
 #include "format/bytes.h"
 #include "format/xxh64.h"
+#include "os/io.h"
 #include "tests/kit/scarcity.h"
 
 #define must(what)   \
@@ -17,7 +18,14 @@
             abort(); \
     } while (0)
 
-enum { TOLD_MOST = 16 << 20, OPEN_MOST = 4000, RECORDS_MOST = 20000, FIRST_OF_PLACES = 27, COLUMN_STATE = 26 };
+enum {
+    TOLD_MOST = 16 << 20,
+    OPEN_MOST = 4000,
+    RECORDS_MOST = 20000,
+    FIRST_OF_PLACES = 28,
+    COLUMN_STATE = 26,
+    COLUMN_BODY = 27
+};
 
 /* Rows one after another, as the bytes of their values. */
 struct told_rows {
@@ -32,9 +40,14 @@ struct left {
     size_t from[OPEN_MOST + 1];
     size_t count;
     uint8_t states[TOLD_MOST];
-    uint8_t rest[1 << 16];
+    uint64_t bodies_from[OPEN_MOST + 1];
+    bool has_body[OPEN_MOST];
+    uint8_t bodies[TOLD_MOST];
+    uint8_t rest[1 << 21];
     size_t rest_bytes;
 };
+
+static uint64_t body_limit; /* of the bodies that passes give; 0: none */
 
 static struct told_rows rows_new(void) { return (struct told_rows){.bytes = malloc(TOLD_MOST)}; }
 
@@ -104,6 +117,17 @@ static void tell_batch(struct told_rows *t, const ls_columns *columns) {
     }
 }
 
+static void keep_body(struct left *left, const struct column *c, uint64_t row) {
+    uint32_t from = offset_at(c, row), bytes = offset_at(c, row + 1) - from;
+    uint64_t at = left->bodies_from[left->count];
+
+    must(at + bytes <= sizeof left->bodies);
+    left->has_body[left->count] = c->nulls == 0 || valid_at(c, row);
+    must(left->has_body[left->count] || bytes == 0);
+    memcpy(left->bodies + at, c->values + from, bytes);
+    left->bodies_from[left->count + 1] = at + bytes;
+}
+
 static void keep_states(struct left *left, const ls_columns *columns) {
     const struct column *c = &columns->at[COLUMN_STATE];
 
@@ -113,6 +137,8 @@ static void keep_states(struct left *left, const ls_columns *columns) {
 
         must(left->count < OPEN_MOST && at + bytes <= sizeof left->states);
         memcpy(left->states + at, c->values + from, bytes);
+        if (body_limit > 0)
+            keep_body(left, &columns->at[COLUMN_BODY], row);
         left->ids[left->count++] = value64(columns, 0, row);
         left->from[left->count] = at + bytes;
     }
@@ -148,22 +174,55 @@ static int seed_one(ls_message_rows *p, uint64_t id, const uint8_t *state, size_
     return ls_message_rows_seed_all(p, ids, state, offsets, 1);
 }
 
+/* The bodies of a seed, in a file as the pass takes them; -1: there are none. */
+static int bodies_file(vfs *system, const struct left *seed) {
+    int dir, file;
+
+    if (seed == NULL || body_limit == 0)
+        return -1;
+    (void)system->make_dir(system, "/b");
+    dir = system->open_dir(system, "/b");
+    file = system->open(system, dir, "bodies", VFS_WRITE | VFS_CREATE);
+    must(dir >= 0 && file >= 0 && system->close(system, dir) == 0);
+    must(io_write(system, file, seed->bodies, seed->bodies_from[seed->count], 0, NULL) == 0);
+    return file;
+}
+
+static int seed_bodies(ls_message_rows *p, const struct left *seed) {
+    int rc = LS_OK;
+
+    for (size_t i = 0; rc == LS_OK && body_limit > 0 && i < seed->count; i++) {
+        int64_t ids[1] = {(int64_t)seed->ids[i]};
+        uint64_t starts[1] = {seed->bodies_from[i]}, sizes[1] = {seed->bodies_from[i + 1] - starts[0]};
+
+        rc = seed->has_body[i] ? ls_message_rows_seed_bodies(p, ids, starts, sizes, 1) : rc;
+    }
+    return rc;
+}
+
 /* One pass, seeded with `seed`, into `t`; the messages open at its end into `left` and, as rows, after the others. */
 static int pass_over(vfs *system, uint64_t start, uint64_t stop, uint64_t batch_rows, const struct left *seed,
                      struct told_rows *t, struct left *left) {
     ls_reader *reader;
     ls_message_rows *p = NULL;
     const uint8_t *rest;
-    int rc = ls_reader_open(system, "/s", start, &reader);
+    bool was = counting;
+    int file, rc;
 
-    left->count = left->from[0] = left->rest_bytes = 0;
+    counting = false;
+    file = bodies_file(system, seed);
+    counting = was;
+    rc = ls_reader_open(system, "/s", start, &reader);
+    left->count = left->from[0] = left->rest_bytes = left->bodies_from[0] = 0;
     rc = rc == LS_OK ? ls_message_rows_new(start, stop, names, 5, batch_rows, &p) : rc;
+    rc = rc == LS_OK && body_limit > 0 ? ls_message_rows_bodies(p, body_limit, file) : rc;
     if (rc == LS_OK && batch_rows % 2 == 0)
         p->read_at_once = 1 + 100 * batch_rows; /* so that calls end before anything else does */
     if (rc == LS_OK && seed != NULL && seed->rest_bytes > 0)
         rc = ls_message_rows_seed_rest(p, seed->rest, seed->rest_bytes);
     for (size_t i = 0; rc == LS_OK && seed != NULL && i < seed->count; i++)
         rc = seed_one(p, seed->ids[i], seed->states + seed->from[i], seed->from[i + 1] - seed->from[i]);
+    rc = rc == LS_OK && seed != NULL ? seed_bodies(p, seed) : rc;
     rc = rc == LS_OK ? take_batches(p, reader, t, NULL) : rc;
     if (rc == LS_END) {
         struct told_rows open = {.bytes = t->bytes + t->size};
@@ -180,6 +239,7 @@ static int pass_over(vfs *system, uint64_t start, uint64_t stop, uint64_t batch_
     }
     ls_message_rows_free(p);
     ls_reader_close(reader);
+    must(file < 0 || system->close(system, file) == 0);
     return rc;
 }
 
@@ -257,11 +317,12 @@ static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t s
 
     memcpy(own, state, bytes);
     must(ls_message_rows_new(start, LSN_MAX, names, 5, 16, &p) == LS_OK);
+    must(body_limit == 0 || ls_message_rows_bodies(p, body_limit, -1) == LS_OK);
     must(ls_reader_open(vfs_sim_table(rich), "/s", start, &reader) == LS_OK);
     rc = id != 0 ? seed_one(p, id, own, bytes) : ls_message_rows_seed_rest(p, own, bytes);
     if (rc == LS_OK) {
         check(take_batches(p, reader, &t, NULL) == LS_END || complain("a pass from a forged state"));
-        other.count = other.from[0] = 0;
+        other.count = other.from[0] = other.bodies_from[0] = 0;
         check(take_batches(p, NULL, &t, &other) == LS_END);
         for (size_t i = 0; i < other.count; i++) { /* the remaining state can seed another pass */
             ls_message_rows *next;
