@@ -252,7 +252,7 @@ class _Split:
         """Adds rows; gives the parts that are full with them."""
         while batch.num_rows:
             fits = min(batch.num_rows, PART_ROWS - self.rows)
-            if "body" in batch.schema.names:
+            if fits and "body" in batch.schema.names:
                 fits = self._fitting(batch["body"].slice(0, fits))
             if fits:
                 self._batches.append(batch.slice(0, fits))

@@ -23,6 +23,7 @@ from logstore.export.verification import verify
 from logstore.holds import hold
 from logstore.inspect import Reader
 from logstore.report.sql import Database
+from logstore.rows.messages import MessageScan
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
@@ -259,3 +260,18 @@ def test_a_part_of_the_open_set_is_limited_by_its_bodies(tmp_path: Path, monkeyp
     export(path, target, body=2000)
     assert [part.rows for part in manifest_of(target).open] == [3, 1, 1, 3]
     assert [len(row["body"]) for row in rows_of(target, "open")] == [min(size, 2000) for size in sizes]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 4])
+def test_a_part_that_is_full_where_a_batch_ends_is_followed_by_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
+) -> None:
+    monkeypatch.setattr(open_set, "PART_ROWS", 2)
+    monkeypatch.setitem(MessageScan.__init__.__kwdefaults__, "batch_rows", batch_rows)
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path) as store:
+        store.declare_queue("q")
+        wanted = {store.publish("q", b"%d" % n): b"%d" % n for n in range(7)}
+    export(path, target, body=10)
+    assert [part.rows for part in manifest_of(target).open] == [2, 2, 2, 1]
+    assert bodies_of(rows_of(target, "open")) == wanted
