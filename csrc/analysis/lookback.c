@@ -354,7 +354,27 @@ static int judge_start(struct lookback *l, const struct record *r, const struct 
     return judge_list(l, r, &e, wanted, found, made);
 }
 
+/* A pending enqueue on the queue that is wanted. */
+struct pending_enqueue {
+    uint64_t lsn;
+    uint64_t tx_id;
+};
+
 /* Of pending enqueues on that queue the newest that took effect counts. */
+static int judge_pending(struct lookback *l, const struct pending_enqueue *pending, uint32_t n,
+                         const struct place_wanted *wanted, struct place_found *found, bool *made) {
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < n; i++) {
+        struct place_found one;
+        bool counts = false;
+        rc = judge_enqueue(l, pending[i].lsn, pending[i].tx_id, wanted, &one, &counts);
+        *found = counts ? one : *found;
+        *made = *made || counts;
+    }
+    return rc;
+}
+
+/* Reads all of the record before anything is looked up: that may take the record's window. */
 static int judge_relocated(struct lookback *l, const struct record *r, const struct place_wanted *wanted,
                            struct place_found *found, bool *made) {
     struct message_relocated m;
@@ -370,18 +390,22 @@ static int judge_relocated(struct lookback *l, const struct record *r, const str
             return known_since(l, row.order_lsn, row.enqueue_time_us, found);
         }
     }
-    int rc = LS_OK;
+    struct pending_enqueue *pending = NULL;
+    uint32_t count = 0, capacity = 0;
     at = m.pending;
-    for (uint32_t i = 0; rc == LS_OK && i < m.pending_count; i++) {
+    for (uint32_t i = 0; i < m.pending_count; i++) {
         struct pending_row row = relocated_pending(r, &at, &state);
-        struct place_found one;
-        bool counts = false;
-        if (row.queue_id == wanted->queue_id && row.kind == PENDING_ENQUEUE) {
-            rc = judge_enqueue(l, row.lsn, row.tx_id, wanted, &one, &counts);
-            *found = counts ? one : *found;
-            *made = *made || counts;
+        if (row.queue_id != wanted->queue_id || row.kind != PENDING_ENQUEUE) {
+            continue;
         }
+        if (!array_grow(&pending, &capacity, count, 1)) {
+            free(pending);
+            return fail_memory();
+        }
+        pending[count++] = (struct pending_enqueue){.lsn = row.lsn, .tx_id = row.tx_id};
     }
+    int rc = judge_pending(l, pending, count, wanted, found, made);
+    free(pending);
     return rc;
 }
 

@@ -241,6 +241,35 @@ static void messages_dequeued_by_many_queues_in_turn_need_no_full_search_each(vo
     done();
 }
 
+/* The outcome is behind more segments than there are windows, so looking it up takes the window of the relocated state. */
+static void the_rows_of_a_relocated_state_are_read_before_an_outcome_is_looked_up(void) {
+    enum { ROUNDS = 12, MESSAGES = 60 }; /* 40 segments */
+    ls_tx *tx;
+    uint64_t id, relocated, dequeues;
+
+    fresh();
+    check(ls_hold_take(r.v, "/s", "all", 0, UINT64_C(1) << 30, UINT64_C(3600) * 1000 * 1000, &hold) == LS_OK);
+    id = put(1, "one", NULL);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK);
+    for (uint32_t queue = 2; queue <= FIRST_QUEUES; queue++)
+        check(add(id, queue, tx) == LS_OK);
+    for (int i = 0; i < ROUNDS; i++)
+        churn(MESSAGES);
+    check(ls_commit(tx, LS_WAIT) == LS_OK);
+    check(take(id, 2, NULL) == LS_OK && ls_force(r.store, 0) == LS_OK);
+    check(scan(&whole) == LS_END);
+    relocated = 0;
+    for (uint64_t i = 0; i < seen_count; i++)
+        relocated += seen[i].type == MESSAGE_RELOCATED;
+    check(relocated > 0);
+    (void)look_all_up(&dequeues);
+    check(dequeues == ROUNDS * MESSAGES + 1);
+    ls_tx_free(tx);
+    ls_hold_release(hold);
+    hold = NULL;
+    done();
+}
+
 /* ---- records of other versions, and records whose beginning is recycled ---- */
 
 static void a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open(void) {
@@ -333,6 +362,7 @@ int main(void) {
         the_last_starts_of_messages_up_to_4_KiB_are_remembered,
         many_rows_of_many_queues_or_bytes_go_into_more_batches,
         messages_dequeued_by_many_queues_in_turn_need_no_full_search_each,
+        the_rows_of_a_relocated_state_are_read_before_an_outcome_is_looked_up,
         a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open,
         a_type_of_a_later_version_keeps_its_code,
         a_time_that_no_clock_has_is_no_time_before_1970,
