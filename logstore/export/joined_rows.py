@@ -22,7 +22,7 @@ from logstore.export.joined import (
     with_join,
 )
 from logstore.export.manifest import ExportDamaged, ExportError
-from logstore.export.older_files import of_this_version
+from logstore.export.older_files import BATCH_ROWS, batches_of, of_this_version
 from logstore.export.places import place_of
 from logstore.export.target import read_manifest
 from logstore.rows.properties import DECODED, decoded_columns
@@ -43,7 +43,6 @@ __all__ = ["read_table"]
 EAGER_BYTES: Final = 64 << 20
 """A log's side of at most so many bytes is decoded at the call, so that a writer cannot recycle it meanwhile."""
 
-BATCH_ROWS: Final = 1 << 15
 _DECIDED_LATER: Final = frozenset({"outcome", "effect_lsn", "effect_time", "enqueue_lsn", "enqueue_time"})
 _KEYS: Final = {"records": "lsn", "messages": "end_lsn"}
 _ENDS: Final = ("MESSAGE_DEQUEUE", "MESSAGE_MOVE")
@@ -219,7 +218,7 @@ def _of_files(
                 clipped = file.start_lsn < next_lsn or file.stop_lsn > join.last_lsn
                 there = [name for name in wanted.names if name in opened.schema_arrow.names]
                 there += [_KEYS[dataset]] if clipped and _KEYS[dataset] not in there else []
-                for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there) if groups else ():
+                for batch in batches_of(opened, columns=there, groups=groups):
                     begun = True
                     rows = _between(batch, _KEYS[dataset], next_lsn, join.last_lsn) if clipped else batch
                     yield of_this_version(rows, wanted)

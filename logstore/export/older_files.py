@@ -1,15 +1,30 @@
-"""Rows of files of every schema version in the columns of this one."""
+"""Rows of files of an export, and those of every schema version in the columns of this one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.extras import require
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import pyarrow as pa
 
-__all__ = ["of_this_version"]
+__all__ = ["BATCH_ROWS", "batches_of", "of_this_version"]
+
+BATCH_ROWS: Final = 1 << 15
+
+
+def batches_of(
+    file: Any, *, columns: list[str] | None = None, groups: Iterable[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a ``ParquetFile``, or of these row groups, each group by itself.
+
+    The bytes of a row group are limited when it is written; pyarrow would put rows of many groups into one batch.
+    """
+    for group in range(file.num_row_groups) if groups is None else groups:
+        yield from file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns)
 
 
 def of_this_version(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

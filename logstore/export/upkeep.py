@@ -26,7 +26,7 @@ from logstore.core.extras import require
 from logstore.errors import OptionError
 from logstore.export.files import FILE_ROWS, FileRows, Job
 from logstore.export.manifest import ExportDamaged, FileInfo, Manifest, Span
-from logstore.export.older_files import of_this_version
+from logstore.export.older_files import batches_of, of_this_version
 from logstore.rows.schema import message_schema, schema
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ MERGE_FILES: Final = 16
 GROUPS: Final = 8
 """Groups merged in one commit. A commit needs room for 1 GiB at most until the merged files are removed."""
 
-BATCH_ROWS: Final = 1 << 15
 _KEYS: Final = {"records": ("lsn", "time"), "messages": ("end_lsn", "end_time")}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -192,5 +191,5 @@ def _rows(target: Place, file: FileInfo, wanted: pa.Schema) -> Iterator[pa.Recor
             f"{target}/{file.path} is damaged, so it cannot be merged: restore it, or export to a new target"
         )
     with parquet.ParquetFile(arrow.BufferReader(raw)) as opened:
-        for batch in opened.iter_batches(BATCH_ROWS):
+        for batch in batches_of(opened):
             yield of_this_version(batch, wanted)

@@ -16,7 +16,7 @@ from kit.row_oracle import message_rows
 from kit.stores import ROOT
 from logstore import arrow
 from logstore.errors import OptionError
-from logstore.export import export, hold_for, open_set, upkeep
+from logstore.export import export, files, hold_for, open_set, upkeep
 from logstore.export import run as export_run
 from logstore.export.target import Target
 from logstore.export.verification import verify
@@ -275,3 +275,34 @@ def test_a_part_that_is_full_where_a_batch_ends_is_followed_by_another_one(
     export(path, target, body=10)
     assert [part.rows for part in manifest_of(target).open] == [2, 2, 2, 1]
     assert bodies_of(rows_of(target, "open")) == wanted
+
+
+def test_files_are_read_and_merged_by_row_groups_whose_bytes_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "GROUP_BYTES", 100_000)
+    monkeypatch.setitem(MessageScan.__init__.__kwdefaults__, "batch_rows", 4)
+    path, target = tmp_path / "store", tmp_path / "target"
+    for _ in range(2):
+        with logstore.open(path, durability="relaxed") as store:
+            store.declare_queue("q")
+            store.dequeue_many(list(store.publish_many("q", [bytes(10_000)] * 40)), "q")
+        export(path, target, body=10_000)
+    with arrow.read_table(path, target, "messages", columns=["body"]) as read:
+        sizes = [batch.nbytes for batch in read]
+    assert len(sizes) > 4
+    assert max(sizes) < 200_000
+    merged: list[int] = []
+    add = files.FileRows.add
+
+    def noted(self: files.FileRows, batch: Any) -> None:
+        if "end_lsn" in batch.schema.names:  # a batch of records has more rows
+            merged.append(batch.nbytes)
+        add(self, batch)
+
+    monkeypatch.setattr(files.FileRows, "add", noted)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 2)
+    with Target(target) as place:
+        assert upkeep.keep_up(place, None, path).merged_files > 1
+    assert max(merged) < 200_000
+    assert sum(row["body"] == bytes(10_000) for row in rows_of(target, "messages")) == 80
