@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from kit.body_oracle import contents, with_bodies
 from kit.placed_logs import make_placed_log
 from kit.row_histories import make_history
 from kit.row_oracle import message_rows
+from kit.stores import SMALL_SEGMENT
 from kit.torture import part_of, stride
 from logstore import arrow
 from logstore.errors import CorruptLog, OptionError
@@ -143,11 +145,10 @@ acts = st.one_of(
 
 
 @given(acts=st.lists(acts, max_size=25), limit=st.integers(1, 12_000), cut=st.floats(0, 1))
-@settings(max_examples=12 // stride(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_work_gives_the_bodies_of_its_messages(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[Any], limit: int, cut: float
-) -> None:
-    path = tmp_path_factory.mktemp("work") / "store"
+@settings(max_examples=24 // stride(2), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_work_gives_the_bodies_of_its_messages(tmp_path: Path, acts: list[Any], limit: int, cut: float) -> None:
+    path = tmp_path / "store"
+    shutil.rmtree(path, ignore_errors=True)  # of the example before
     wanted = work(path, acts)
     rows, left = scan(path, limit)
     found = {row["id"]: row["body"] for row in rows + left.to_pylist()}
@@ -164,7 +165,7 @@ def work(path: Path, acts: list[Any]) -> dict[int, bytes]:
     wanted: dict[int, bytes] = {}
     staged: list[int] = []
     queued: list[int] = []
-    with logstore.open(path, durability="relaxed") as store:
+    with logstore.open(path, durability="relaxed", segment_size=SMALL_SEGMENT) as store:
         store.declare_queue("q")
         for what, more in acts:
             parts = [chance.randbytes(size) for size in more] if isinstance(more, list) else []
