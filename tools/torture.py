@@ -255,6 +255,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         python_memory(max(2, seconds // 10)),
         every_case(seconds),
         tests_of_members(seconds),
+        every_program_under_tsan(seconds),
         deep_analysis(seconds),
     ]
 
@@ -280,6 +281,11 @@ def tests_of_members(seconds: int) -> list[Job]:
         return []
     command = [*PYTEST, "-m", "not slow", "tests/broker"]
     return [Job(f"{way}-tests", command, {f"LOGSTORE_TEST_{way.upper()}": "1"}) for way in ("relayed", "trio")]
+
+
+def every_program_under_tsan(seconds: int) -> list[Job]:
+    """Also the C tests that start no thread, whose locks TSan watches; `make check` leaves these out."""
+    return [] if seconds < SLOW_TESTS_MIN_S else [Job("tsan-tests", ["make", "-s", "sanitize-tsan", "EVERY=1"])]
 
 
 def deep_analysis(seconds: int) -> list[Job]:
