@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,40 +104,26 @@ def last_object(log: Path) -> dict[str, object]:
     return {}
 
 
-@dataclass(frozen=True)
-class Running:
-    """A job that was started, and when."""
-
-    job: Job
-    process: subprocess.Popen[bytes]
-    started: float
-
-
-def start(job: Job) -> Running:
-    with (LOGS / f"{job.name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            job.command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | job.environment,
-        )
-    return Running(job, process, time.monotonic())
-
-
 def run_together(jobs: Sequence[Job]) -> list[Outcome]:
     """Runs jobs in parallel, prints how each ended, and the output of those that failed."""
-    return finished([start(job) for job in jobs])
-
-
-def finished(running: Sequence[Running]) -> list[Outcome]:
-    """Waits for jobs, prints how each ended, and the output of those that failed."""
+    started, running = time.monotonic(), []
+    for job in jobs:
+        with (LOGS / f"{job.name}.log").open("wb") as log:
+            running.append(
+                subprocess.Popen(
+                    job.command,
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | job.environment,
+                )
+            )
     ended = []
-    for one in running:
-        job, status = one.job, one.process.wait()
+    for job, process in zip(jobs, running, strict=True):
+        status = process.wait()
         log_path = LOGS / f"{job.name}.log"
-        outcome = Outcome(job.name, status, time.monotonic() - one.started, last_object(log_path))
+        outcome = Outcome(job.name, status, time.monotonic() - started, last_object(log_path))
         ended.append(outcome)
         figures = ", ".join(f"{k} {v}" for k, v in outcome.said.items() if isinstance(v, int) and k != "seed")
         print(f"{job.name}: {'passed' if status == 0 else 'FAILED'} in {outcome.seconds:.0f} s; {figures}", flush=True)
@@ -370,10 +357,11 @@ def main() -> int:
     started = time.monotonic()
     outcomes: list[Outcome] = []
     third = third_of_this_commit() if options.part else None
-    beside = [start(sweeps())] if options.fast else []
-    for stage in fast_stages(third) if options.fast else torture_stages(options.seconds):
-        outcomes += run_together(stage)
-    outcomes += finished(beside)
+    with ThreadPoolExecutor(1) as pool:
+        beside = [pool.submit(run_together, [sweeps()])] if options.fast else []
+        for stage in fast_stages(third) if options.fast else torture_stages(options.seconds):
+            outcomes += run_together(stage)
+        outcomes += [outcome for each in beside for outcome in each.result()]
     if not options.fast:
         outcomes += run_together([explore(options.seconds - (time.monotonic() - started))])
     line, wrong = summary(outcomes)
