@@ -423,13 +423,15 @@ ctest: $(LOOKED_FOR) ## the C unit tests
 	+@$(SUBMAKE) VARIANT=plain run-ctests
 
 .PHONY: sanitize sanitize-asan sanitize-tsan
-sanitize: sanitize-asan sanitize-tsan ## the C unit tests under ASan with UBSan, and under TSan
+sanitize: sanitize-asan sanitize-tsan ## the C unit tests under ASan with UBSan, and those with threads under TSan
 
 sanitize-asan: $(LOOKED_FOR)
 	+@$(call WITH_SANITIZER,asan,address$(COMMA)undefined)
 
-sanitize-tsan: $(LOOKED_FOR)
-	+@$(call WITH_SANITIZER,tsan,thread)
+# The log of a program in the plain build says whether it starts a thread. EVERY=1, which the torture uses, runs all programs.
+EVERY ?=
+sanitize-tsan: $(LOOKED_FOR) ## the C unit tests with threads under TSan (EVERY=1: all of them)
+	+@$(if $(EVERY),,$(SUBMAKE) VARIANT=plain ctest-logs || exit 1; )$(call WITH_SANITIZER,tsan,thread)
 
 .PHONY: ctest-trail
 ctest-trail: $(LOOKED_FOR) ## the C unit tests where a batch that is forced is durable only later, as with copies on other members
@@ -511,6 +513,11 @@ endif
 
 ifdef VARIANT
 
+ifeq ($(VARIANT)$(EVERY),tsan)
+WITHOUT_THREADS := $(shell grep -lx 'no thread was started' build/c/plain/test_*.log 2>/dev/null)
+CTESTS := $(filter-out $(WITHOUT_THREADS:build/c/plain/%.log=csrc/tests/unit/%.c),$(CTESTS))
+endif
+
 OUT := build/c/$(VARIANT)
 FLAGS := $(C_FLAGS) $(FLAGS_$(VARIANT))
 OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(CORE) $(SIMULATOR))
@@ -565,7 +572,7 @@ endif
 ifeq ($(VARIANT),coverage)
 $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 else
-$(PROGRAMS): private FLAGS += -O0
+$(PROGRAMS) $(if $(filter asan,$(VARIANT)),$(PROOF_PROGRAMS)): private FLAGS += -O0
 endif
 
 # The calls by which threads take turns, replaced in a test that chooses schedules (csrc/tests/kit/schedules.h).
@@ -603,8 +610,14 @@ $(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECT
 -include $(OBJECTS:.o=.d) $(SIMULATED_OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) \
 	$(OUT)/objects/benchmarks/engine.d $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
-.PHONY: made-ctests
+.PHONY: made-ctests ctest-logs
 made-ctests: $(PROGRAMS)
+
+ctest-logs: $(PROGRAMS:=.log)
+
+# Made by run-% as well, which judges it. The log of a program that died has no line about threads.
+$(OUT)/%.log: $(OUT)/%
+	@$(STOPPED) $(WRAP) $< > $@ 2>&1 || true
 
 # A silent test has not passed: each must exit 0 and print "N passed, 0 failed". A hanging test is stopped after a
 # time far above that of the slowest.
@@ -625,6 +638,7 @@ SHORT_history := --seconds 5
 .PHONY: run-ctests
 run-ctests: $(CTESTS:csrc/tests/unit/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
 	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests/unit holds no test_*.c" >&2; exit 1; }
+	@$(if $(WITHOUT_THREADS),echo "$(VARIANT): $(words $(WITHOUT_THREADS)) programs start no thread and are left out (EVERY=1 runs them)")
 
 run-%: $(OUT)/% FORCE
 	@if $(STOPPED) $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \

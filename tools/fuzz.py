@@ -11,6 +11,7 @@ fuzzes the frame reader. The last line is one JSON object; the exit status is 0 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -71,6 +72,7 @@ def has_libfuzzer() -> bool:
         return built.returncode == 0 and run([str(program), "-runs=1"]).returncode == 0
 
 
+@functools.cache
 def newest_header() -> float:
     """When any header last changed: every object depends on all of them."""
     return max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".def"))

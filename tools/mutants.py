@@ -19,6 +19,7 @@ last line is one JSON object; the exit status is 0 only if no mutant survives.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.mutant_table import Mutant, make_copy, mutants, table
+from tools.thirds import THIRDS, third_of_this_commit
 
 ROOT = Path(__file__).resolve().parent.parent
 KILLERS = ROOT / "tools/mutant_killers.json"
@@ -98,7 +100,6 @@ LIBRAFT = ROOT / "build/libraft"
 CONSENSUS = "csrc/consensus/"  # not built without the source of libraft
 
 STARTED = time.monotonic()
-THIRDS = 3
 
 COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: the number of cases
 DIED = "survives"  # the name of the check that the process does not die or hang
@@ -216,9 +217,10 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
 # ---- killing one -----------------------------------------------------------------------------------------------------
 
 
-def is_sound(killer: list[str], limit: float) -> bool:
-    """Whether the killer passes without a fault."""
-    seen = run(killer, "", limit)
+@functools.cache
+def is_sound(killer: tuple[str, ...], limit: float) -> bool:
+    """Whether the killer passes without a fault. Many mutants have the same killer, so it runs once for all of them."""
+    seen = run(list(killer), "", limit)
     return not seen.checks and not seen.over_time
 
 
@@ -300,8 +302,8 @@ def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespa
     sound = asked.tier == "fast" and verdict.killer[0] not in (
         "explorer",
         "replicas",
-    )  # the fast tier runs these without a mutant anyway
-    if not sound and not is_sound(verdict.killer, 4 * asked.limit):
+    )  # the proof runs these without a mutant anyway
+    if not sound and not is_sound(tuple(verdict.killer), 4 * asked.limit):
         verdict.note = "its killer also fails without it"
         return verdict
     verdict.checks, verdict.looked_at = list(seen.checks), seen.looked_at
@@ -348,7 +350,7 @@ def refreshed(mutant: Mutant, killers: dict[str, list[str]], limit: float) -> li
     known = list(killers.get(mutant.name, []))
     for killer in [known, widened(known)] if known else []:
         seen = run(killer, mutant.name, 4 * limit)
-        if seen.checks and is_sound(killer, 4 * limit):
+        if seen.checks and is_sound(tuple(killer), 4 * limit):
             return killer if killer == known else narrow(mutant, killer, seen, limit)
     return search(mutant, limit)
 
@@ -388,12 +390,6 @@ def report(verdicts: list[Verdict]) -> int:
     }
     print(json.dumps(last), flush=True)
     return 1 if survivors or wrong else 0
-
-
-def third_of_this_commit() -> int:
-    """0, 1 or 2, by the commit's hash; 0 without git. So a few commits in turn run all of them."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(found.stdout.strip() or "0", 16) % THIRDS
 
 
 def arguments() -> argparse.Namespace:

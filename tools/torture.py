@@ -18,12 +18,16 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.thirds import THIRDS, span, third_of_this_commit
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "proof"
@@ -33,6 +37,8 @@ PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--
 
 #: With fewer than these the fast tier proves less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
+#: About as many workloads have STATES_MIN different crash states; each third of them has every kind of workload.
+WORKLOADS = 162
 #: Runs of the explorer of copies in the fast tier, and what they must reach of each kind.
 REPLICA_RUNS, REPLICA_MIN, REPLICA_STATES_MIN = 290, 1000, 500_000
 #: Seeds of the simulator of consensus in the fast tier, and what they must reach of each kind.
@@ -134,14 +140,16 @@ def tool(name: str, *arguments: object) -> list[str]:
     return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
 
 
-def simulated(seeds: int, real_seeds: int, *limits: object) -> list[list[Job]]:
-    """The simulator of consensus over a model, and over the real log; a SKIPPED line without libraft."""
+def simulated(seeds: tuple[int, int], real_seeds: tuple[int, int], *limits: object) -> list[list[Job]]:
+    """The simulator of consensus over a model, and over the real log, for so many seeds from one on; a SKIPPED line
+    without libraft.
+    """
     if not (PROGRAMS / "proof" / "consensus").exists():
         print("SKIPPED: consensus is not simulated, there is no libraft", file=sys.stderr, flush=True)
         return []
     return [
-        [Job("simulate", proof("consensus", "--json", "--seeds", 0, seeds, *limits))],
-        [Job("simulate-real", proof("consensus_real", "--json", "--seeds", 0, real_seeds, *limits))],
+        [Job("simulate", proof("consensus", "--json", "--seeds", *seeds, *limits))],
+        [Job("simulate-real", proof("consensus_real", "--json", "--seeds", *real_seeds, *limits))],
     ]
 
 
@@ -180,20 +188,32 @@ def python_memory(seconds: int) -> list[Job]:
     ]
 
 
-def fast_stages(*, part: bool) -> list[list[Job]]:
-    """With ``part`` a third of the mutants and of the fuzzing, which take most of the time."""
-    some, fuzz_s = (["--third"], FUZZ_SECONDS // 3) if part else ([], FUZZ_SECONDS)
+def sweeps() -> Job:
+    """One thread: the stages of the fast tier, which use all cores, run beside it."""
+    return Job("sweeps", proof("sweeps", "--tier", "fast"))
+
+
+def fast_stages(third: int | None) -> list[list[Job]]:
+    """With ``third`` only a third of the states, copies, seeds, mutants and fuzzing. The fuzzing, for a fixed time, is
+    last, when the sweeps have ended.
+    """
+    some, fuzz_s = ([], FUZZ_SECONDS) if third is None else (["--third"], FUZZ_SECONDS // THIRDS)
+    workload, _ = span(WORKLOADS, third)
+    run, runs = span(REPLICA_RUNS, third)
     return [
-        [Job("explorer", proof("explorer", "--states", STATES_MIN))],
-        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
-        *simulated(SEEDS, REAL_SEEDS),
-        [  # the sweeps are one thread, and take longest
-            Job("sweeps", proof("sweeps", "--tier", "fast")),
-            Job("mutants", tool("mutants.py", "--tier", "fast", "--jobs", 1, *some)),
+        [Job("explorer", proof("explorer", "--states", states_of(third), "--seed", workload))],
+        [Job("replicas", proof("replicas", "--seed", run, "--runs", runs, "--every", 10, "--deep-of", 16))],
+        *simulated(span(SEEDS, third), span(REAL_SEEDS, third)),
+        [
+            Job("mutants", tool("mutants.py", "--tier", "fast", "--jobs", 2, *some)),
             Job("bytes", proof("bytes", "--tier", "fast")),
         ],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
     ]
+
+
+def states_of(third: int | None) -> int:
+    return STATES_MIN if third is None else STATES_MIN // THIRDS
 
 
 def torture_stages(seconds: int) -> list[list[Job]]:
@@ -216,12 +236,13 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         ],
         [Job("schedules-tests", proof("test_schedules", 1, 1 + seconds * SCHEDULES_A_SECOND))],
         [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
-        *simulated(ALL_SEEDS, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
+        *simulated((0, ALL_SEEDS), (0, ALL_SEEDS), "--seconds", max(4, seconds // 24)),
         *members_under_faults(max(4, seconds // 24)),
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         every_case(seconds),
         tests_of_members(seconds),
+        every_program_under_tsan(seconds),
         deep_analysis(seconds),
     ]
 
@@ -247,6 +268,11 @@ def tests_of_members(seconds: int) -> list[Job]:
         return []
     command = [*PYTEST, "-m", "not slow", "tests/broker"]
     return [Job(f"{way}-tests", command, {f"LOGSTORE_TEST_{way.upper()}": "1"}) for way in ("relayed", "trio")]
+
+
+def every_program_under_tsan(seconds: int) -> list[Job]:
+    """Also the C tests that start no thread, whose locks TSan watches; `make check` leaves these out."""
+    return [] if seconds < SLOW_TESTS_MIN_S else [Job("tsan-tests", ["make", "-s", "sanitize-tsan", "EVERY=1"])]
 
 
 def deep_analysis(seconds: int) -> list[Job]:
@@ -294,27 +320,28 @@ def summary_of_copies(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
+def below_minimum(outcomes: Sequence[Outcome], third: int | None) -> list[str]:
     by_name = {outcome.name: outcome for outcome in outcomes}
-    short = []
-    if by_name["explorer"].count("unique") < STATES_MIN:
-        short.append(f"fewer than {STATES_MIN} different crash states")
-    if by_name["bytes"].count("flips") < FLIPS_MIN:
-        short.append(f"fewer than {FLIPS_MIN} bit flips")
-    if by_name["replicas"].count("unique") < REPLICA_STATES_MIN:
-        short.append(f"fewer than {REPLICA_STATES_MIN} different disks of copies")
-    short += [
-        f"fewer than {least} {what.replace('_', ' ')} in {stage}"
-        for stage, minima in (("simulate", SEEDS_MIN), ("simulate-real", REAL_MIN))
-        for what, least in minima.items()
+    of_copies_and_seeds = [
+        ("replicas", "unique", REPLICA_STATES_MIN, "different disks of copies"),
+        *(("replicas", what, REPLICA_MIN, f"{what} of copies") for what in ("cuts", "leads", "updates", "in_headers")),
+        *(
+            (stage, what, least, f"{what.replace('_', ' ')} in {stage}")
+            for stage, minima in (("simulate", SEEDS_MIN), ("simulate-real", REAL_MIN))
+            for what, least in minima.items()
+        ),
+    ]
+    parts = 1 if third is None else THIRDS + 1  # one third reaches less than another
+    minima = [
+        ("explorer", "unique", states_of(third), "different crash states"),
+        ("bytes", "flips", FLIPS_MIN, "bit flips"),
+        *((stage, what, least // parts, words) for stage, what, least, words in of_copies_and_seeds),
+    ]
+    return [
+        f"fewer than {least} {words}"
+        for stage, what, least, words in minima
         if stage in by_name and by_name[stage].count(what) < least
     ]
-    short += [
-        f"fewer than {REPLICA_MIN} {what} of copies"
-        for what in ("cuts", "leads", "updates", "in_headers")
-        if by_name["replicas"].count(what) < REPLICA_MIN
-    ]
-    return short
 
 
 def main() -> int:
@@ -322,20 +349,24 @@ def main() -> int:
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--fast", action="store_true", help="fixed amounts, with minima")
     amount.add_argument("--seconds", type=int, metavar="S", help="all stages for this many seconds, at least 20")
-    parser.add_argument("--part", action="store_true", help="with --fast: a third of the mutants and of the fuzzing")
+    parser.add_argument("--part", action="store_true", help="with --fast: a third of all but sweeps and bytes")
     options = parser.parse_args()
     if options.seconds is not None and options.seconds < 20:
         parser.error("--seconds is at least 20")
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     outcomes: list[Outcome] = []
-    for stage in fast_stages(part=options.part) if options.fast else torture_stages(options.seconds):
-        outcomes += run_together(stage)
+    third = third_of_this_commit() if options.part else None
+    with ThreadPoolExecutor(1) as pool:
+        beside = [pool.submit(run_together, [sweeps()])] if options.fast else []
+        for stage in fast_stages(third) if options.fast else torture_stages(options.seconds):
+            outcomes += run_together(stage)
+        outcomes += [outcome for each in beside for outcome in each.result()]
     if not options.fast:
         outcomes += run_together([explore(options.seconds - (time.monotonic() - started))])
     line, wrong = summary(outcomes)
     if options.fast:
-        wrong += below_minimum(outcomes)
+        wrong += below_minimum(outcomes, third)
     print(f"{time.monotonic() - started:.0f} s" + "".join(f"; {what}" for what in wrong))
     print(line)
     print(summary_of_copies(outcomes), flush=True)

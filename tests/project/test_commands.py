@@ -64,6 +64,33 @@ def test_every_python_test_is_in_one_of_the_three_runs() -> None:
     )
 
 
+def test_only_a_program_that_has_run_without_a_thread_is_left_out_under_tsan(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "csrc/tests/unit").mkdir(parents=True)
+    (tmp_path / "build/c/plain").mkdir(parents=True)
+    for name, log in {
+        "test_without": "no thread was started\n1 passed, 0 failed\n",
+        "test_with": "1 passed, 0 failed\n",
+        "test_speaks": "a.c:1: there is no thread was started\n1 passed, 0 failed\n",
+        "test_dies": "",
+        "test_new": None,
+    }.items():
+        (tmp_path / f"csrc/tests/unit/{name}.c").touch()
+        if log is not None:
+            (tmp_path / f"build/c/plain/{name}.log").write_text(log)
+
+    def built(*arguments: str) -> set[str]:
+        environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+        command = ["make", "-n", "VARIANT=tsan", "run-ctests", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return set(re.findall(r"-o build/c/tsan/(test_\w+) ", done.stdout))
+
+    some = {"test_with", "test_speaks", "test_dies", "test_new"}
+    assert built("PROVE_tsan=") == some
+    assert built("PROVE_tsan=", "EVERY=1") == {*some, "test_without"}
+    assert "$(SUBMAKE) VARIANT=plain ctest-logs" in recipe("sanitize-tsan")
+
+
 # ---- continuous integration
 
 

@@ -355,6 +355,10 @@ static void relocation_and_workers_run_at_the_same_time(void) {
     }
 }
 
+static void a_program_whose_threads_have_ended_is_still_known_to_have_had_them(void) {
+    check(!has_started_no_thread());
+}
+
 int main(void) {
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     static void (*const tests[])(void) = {
@@ -362,6 +366,7 @@ int main(void) {
         a_close_beside_working_threads_loses_nothing,
         a_close_beside_working_threads_loses_nothing_on_real_files,
         relocation_and_workers_run_at_the_same_time,
+        a_program_whose_threads_have_ended_is_still_known_to_have_had_them, /* the last one */
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
 }
