@@ -9,12 +9,15 @@ manifest, in one snapshot, and so takes out files that were dropped or merged. I
 manifest and the catalog, the next run does this, and no file is registered twice.
 
 Old snapshots expire: those from before a snapshot that took out files, because they name files that are gone, and the
-older half of more than :data:`SNAPSHOTS`. Then the files of metadata that nothing names any more are removed.
+older half of more than :data:`SNAPSHOTS`. Then the lists and manifests that only these snapshots named are removed.
+Other files that nothing names, as merges of manifests and killed runs leave them, are removed a week later: a program
+that commits writes its files before the catalog names them. Files of other kinds than these are never removed.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +55,8 @@ _KEPT: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
 }
+_LEFT_S: Final = 7 * 86_400.0  # longer than a commit of any program takes
+_MADE: Final = (".avro", ".metadata.json")
 _METADATA: Final = "_iceberg"
 _STORE: Final = "logstore.store"
 _TARGET: Final = "logstore.target"
@@ -148,30 +153,55 @@ def _register(catalog: Any, dataset: str, place: Place, manifest: Manifest) -> i
 
 
 def _expire(table: Any, dataset: str, place: Place) -> None:
-    """Expires old snapshots, and removes what only they named."""
+    """Expires old snapshots, and removes what only they named.
+
+    What no snapshot ever named may be of a commit that another program is about to make, so it stays for a time.
+    """
     snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number)
     ends = [at for at, one in enumerate(snapshots) if one.summary is None or one.summary.operation.value != "append"]
     first = max(ends, default=0)
     if len(snapshots) - first > SNAPSHOTS:
         first = len(snapshots) - SNAPSHOTS // 2
     named = {ref.snapshot_id for ref in table.refs().values()}
-    old = [one.snapshot_id for one in snapshots[:first] if one.snapshot_id not in named]
+    old = [one for one in snapshots[:first] if one.snapshot_id not in named]
     if not old:
         return
-    table.maintenance.expire_snapshots().by_ids(old).commit()
+    gone = _named(table, old)
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
     kept = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
-    for snapshot in table.snapshots():
-        kept |= {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(table.io))}
-    names = {location.rpartition("/")[2] for location in kept}
+    kept |= _named(table, table.snapshots())
+    names = {_name(location) for location in kept}  # which have a UUID; other programs may write the rest differently
+    for location in sorted(each for each in gone | _left(table, dataset, place) if _name(each) not in names):
+        with suppress(FileNotFoundError):  # another run removes the same
+            table.io.delete(location)
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
+def _left(table: Any, dataset: str, place: Place) -> set[str]:
+    """The files of metadata that are so old that no commit under way has made them."""
     fs = require("arrow", "pyarrow.fs")
+    location = f"{table.location()}/metadata"
     system: Any = fs.LocalFileSystem()
-    directory = f"{table.location().removeprefix('file://')}/metadata"
+    directory = location.removeprefix("file://")
     if isinstance(place, RemotePlace):
         system, root = place.system
         directory = f"{root}/{_METADATA}/{dataset}/metadata"
-    for info in system.get_file_info(fs.FileSelector(directory, allow_not_found=True)):
-        if info.is_file and info.base_name not in names:
-            system.delete_file(info.path)
+    found = system.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    before = time.time() - _LEFT_S
+    return {
+        f"{location}/{info.base_name}"
+        for info in found
+        if info.is_file and info.base_name.endswith(_MADE) and info.mtime.timestamp() <= before
+    }
+
+
+def _named(table: Any, snapshots: list[Any]) -> set[str]:
+    """The files of metadata that these snapshots name."""
+    lists = {snapshot.manifest_list for snapshot in snapshots}
+    return lists | {one.manifest_path for snapshot in snapshots for one in snapshot.manifests(table.io)}
 
 
 def _data_files(table: Any, paths: list[str]) -> list[Any]:
