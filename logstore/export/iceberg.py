@@ -9,9 +9,9 @@ manifest, in one snapshot, and so takes out files that were dropped or merged. I
 manifest and the catalog, the next run does this, and no file is registered twice.
 
 Old snapshots expire: those from before a snapshot that took out files, because they name files that are gone, and the
-older half of more than :data:`SNAPSHOTS`. Then the lists and manifests go that commits of the table wrote and no snapshot
-names any more. No other file goes: a program that commits writes its files before the catalog names them, and another
-table may be in the directory. A kill leaves files that nothing names.
+older half of more than :data:`SNAPSHOTS`. Then the lists and manifests go that commits of the table wrote and that no
+snapshot names any more. No other file goes: a program that commits writes its files before the catalog names them, and
+another table may be in the directory. A kill leaves files that nothing names.
 """
 
 from __future__ import annotations
