@@ -38,7 +38,7 @@ APPLICATION: Final = "logstore"
 """The application of the ``txn`` action; its version is the LSN that the table reaches."""
 
 _LOG: Final = "_delta_log"
-_BEGUN: Final = (f"{_LOG}/{0:020}.json", f"{_LOG}/_last_checkpoint")  # of which a log has at least one
+_BEGUN: Final = (f"{_LOG}/{0:020}.json", f"{_LOG}/_last_checkpoint")  # a log has one, unless it was copied without
 _DATASETS: Final = ("records", "messages")
 _RETRIES: Final = 10
 _CHECKPOINT_EVERY: Final = 100
@@ -57,7 +57,18 @@ def is_registered(place: Place) -> bool:
 
 
 def _is_table(place: Place, dataset: str) -> bool:
-    return any(size is not None for size in place.sizes(*(f"{dataset}/{name}" for name in _BEGUN)))
+    begun = any(size is not None for size in place.sizes(*(f"{dataset}/{name}" for name in _BEGUN)))
+    return begun or any(name.endswith((".json", ".parquet")) for name in _log_names(place, dataset))
+
+
+def _log_names(place: Place, dataset: str) -> list[str]:
+    if isinstance(place, RemotePlace):
+        return place.below(f"{dataset}/{_LOG}")
+    assert isinstance(place, LocalPlace)
+    try:
+        return os.listdir(place.path / dataset / _LOG)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _storage(place: Place) -> tuple[str, dict[str, str] | None]:

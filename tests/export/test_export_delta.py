@@ -15,7 +15,7 @@ from kit.s3_server import s3
 from logstore.export import delta as export_delta
 from logstore.export import export, upkeep
 from logstore.export.manifest import ExportError, Manifest
-from logstore.export.places import place_of
+from logstore.export.places import RemotePlace, place_of
 from logstore.export.target import read_manifest
 from logstore.export.verification import verify
 
@@ -214,3 +214,24 @@ def read(target: str) -> Manifest:
     manifest = read_manifest(target)
     assert manifest is not None
     return manifest
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_table_whose_log_lacks_its_hint_of_the_checkpoint_is_kept_up(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "store"
+    target = str(tmp_path / "target") if kind == "directory" else request.getfixturevalue("s3").address()
+    place = place_of(target)
+    work(path)
+    export(path, target, delta=True)
+    for name in KEYS:
+        opened(target, name).create_checkpoint()
+        for gone in (f"{0:020}.json", "_last_checkpoint"):
+            if isinstance(place, RemotePlace):
+                place.remove(f"{name}/_delta_log/{gone}")
+            else:
+                (tmp_path / "target" / name / "_delta_log" / gone).unlink()
+    work(path)
+    export(path, target)
+    check(target)
