@@ -235,3 +235,19 @@ def test_a_table_whose_log_lacks_its_hint_of_the_checkpoint_is_kept_up(
     work(path)
     export(path, target)
     check(target)
+
+
+def test_a_checkpoint_that_a_kill_or_another_program_prevented_is_made_after_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    monkeypatch.setattr(export_delta, "_CHECKPOINT_EVERY", 3)
+    work(path)
+    export(path, target, delta=True)
+    for number in range(2):
+        delta.DeltaTable(str(target / "records")).alter.set_table_description(f"of another program {number}")
+    assert delta.DeltaTable(str(target / "records")).version() == 3
+    work(path)
+    export(path, target)
+    assert [one.name[:20] for one in (target / "records" / "_delta_log").glob("*.checkpoint.parquet")] == [f"{4:020}"]
+    check(target)
