@@ -7,8 +7,8 @@ and the log, the next run does this, and no file is registered twice.
 
 The library ``deltalake`` reads and writes the logs. A commit has a number that no other one has: in a directory a file
 is made under a name that must be free, on S3 the put has the condition ``If-None-Match: *``. The program that comes
-second reads the table again and takes the next number. Every hundredth commit is followed by a checkpoint, and then by
-the removal of the commits before it that are older than the table's ``delta.logRetentionDuration`` (30 days).
+second reads the table again and takes the next number. A hundred commits after a checkpoint follows the next one, and
+then the removal of commits before it that are older than the table's ``delta.logRetentionDuration`` (30 days).
 
 Invariant: in a directory, a commit is on disk before a file goes that the table named, and a checkpoint is before a
 commit goes.
@@ -38,7 +38,7 @@ APPLICATION: Final = "logstore"
 """The application of the ``txn`` action; its version is the LSN that the table reaches."""
 
 _LOG: Final = "_delta_log"
-_BEGUN: Final = (f"{_LOG}/{0:020}.json", f"{_LOG}/_last_checkpoint")  # of which a log has at least one
+_BEGUN: Final = (f"{_LOG}/{0:020}.json", f"{_LOG}/_last_checkpoint")  # a log has one, unless it was copied without
 _DATASETS: Final = ("records", "messages")
 _RETRIES: Final = 10
 _CHECKPOINT_EVERY: Final = 100
@@ -57,7 +57,18 @@ def is_registered(place: Place) -> bool:
 
 
 def _is_table(place: Place, dataset: str) -> bool:
-    return any(size is not None for size in place.sizes(*(f"{dataset}/{name}" for name in _BEGUN)))
+    begun = any(size is not None for size in place.sizes(*(f"{dataset}/{name}" for name in _BEGUN)))
+    return begun or any(name.endswith((".json", ".parquet")) for name in _log_names(place, dataset))
+
+
+def _log_names(place: Place, dataset: str) -> list[str]:
+    if isinstance(place, RemotePlace):
+        return place.below(f"{dataset}/{_LOG}")
+    assert isinstance(place, LocalPlace)
+    try:
+        return os.listdir(place.path / dataset / _LOG)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _storage(place: Place) -> tuple[str, dict[str, str] | None]:
@@ -117,13 +128,22 @@ def _register(place: Place, dataset: str, manifest: Manifest) -> int:
 def _tidy(place: Place, dataset: str, version: int) -> None:
     """Forces the commits up to this one to disk, and keeps the log short."""
     _force(place, dataset)
-    if version % _CHECKPOINT_EVERY:
+    if version < _last_checkpoint(place, dataset) + _CHECKPOINT_EVERY:
         return
     table = _opened(place, dataset)
     table.create_checkpoint()
     _force(place, dataset)
     if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
         table.cleanup_metadata()
+
+
+def _last_checkpoint(place: Place, dataset: str) -> int:
+    """The version of the newest checkpoint by the log's hint; 0 if there is none."""
+    try:
+        raw, _ = place.read(f"{dataset}/{_BEGUN[1]}", 1 << 16)
+        return int(json.loads(raw)["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _force(place: Place, dataset: str) -> None:

@@ -9,12 +9,15 @@ manifest, in one snapshot, and so takes out files that were dropped or merged. I
 manifest and the catalog, the next run does this, and no file is registered twice.
 
 Old snapshots expire: those from before a snapshot that took out files, because they name files that are gone, and the
-older half of more than :data:`SNAPSHOTS`. Then the files of metadata that nothing names any more are removed.
+older half of more than :data:`SNAPSHOTS`. Then the lists and manifests go that commits of the table wrote and that no
+snapshot names any more. No other file goes: a program that commits writes its files before the catalog names them, and
+another table may be in the directory. A kill leaves files that nothing names.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +55,8 @@ _KEPT: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
 }
+_LIST: Final = re.compile(r"snap-\d+-\d+-([0-9a-f-]{36})\.avro")  # and the UUID of its commit
+_MANIFEST: Final = re.compile(r"([0-9a-f-]{36})-m\d+\.avro")
 _METADATA: Final = "_iceberg"
 _STORE: Final = "logstore.store"
 _TARGET: Final = "logstore.target"
@@ -148,30 +153,50 @@ def _register(catalog: Any, dataset: str, place: Place, manifest: Manifest) -> i
 
 
 def _expire(table: Any, dataset: str, place: Place) -> None:
-    """Expires old snapshots, and removes what only they named."""
+    """Expires old snapshots, and removes what only they named.
+
+    Nothing else goes: another program writes the files of a commit before the catalog names them.
+    """
     snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number)
     ends = [at for at, one in enumerate(snapshots) if one.summary is None or one.summary.operation.value != "append"]
     first = max(ends, default=0)
     if len(snapshots) - first > SNAPSHOTS:
         first = len(snapshots) - SNAPSHOTS // 2
     named = {ref.snapshot_id for ref in table.refs().values()}
-    old = [one.snapshot_id for one in snapshots[:first] if one.snapshot_id not in named]
+    old = [one for one in snapshots[:first] if one.snapshot_id not in named]
     if not old:
         return
-    table.maintenance.expire_snapshots().by_ids(old).commit()
-    kept = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
-    for snapshot in table.snapshots():
-        kept |= {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(table.io))}
-    names = {location.rpartition("/")[2] for location in kept}
+    gone = _named(table, old) | _merged(table, snapshots, dataset, place)
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+    # A name has a UUID; other programs may write what is before it differently.
+    kept = {_name(location) for location in _named(table, table.snapshots())}
+    for location in sorted(each for each in gone if _name(each) not in kept):
+        with suppress(FileNotFoundError):  # another run removes the same
+            table.io.delete(location)
+
+
+def _merged(table: Any, snapshots: list[Any], dataset: str, place: Place) -> set[str]:
+    """All manifests that the commits of these snapshots wrote, also those that they merged at once into others."""
     fs = require("arrow", "pyarrow.fs")
+    location = f"{table.location()}/metadata"
     system: Any = fs.LocalFileSystem()
-    directory = f"{table.location().removeprefix('file://')}/metadata"
+    directory = location.removeprefix("file://")
     if isinstance(place, RemotePlace):
         system, root = place.system
         directory = f"{root}/{_METADATA}/{dataset}/metadata"
-    for info in system.get_file_info(fs.FileSelector(directory, allow_not_found=True)):
-        if info.is_file and info.base_name not in names:
-            system.delete_file(info.path)
+    commits = {found[1] for one in snapshots if (found := _LIST.fullmatch(_name(one.manifest_list)))}
+    names = [info.base_name for info in system.get_file_info(fs.FileSelector(directory, allow_not_found=True))]
+    return {f"{location}/{name}" for name in names if (found := _MANIFEST.fullmatch(name)) and found[1] in commits}
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
+def _named(table: Any, snapshots: list[Any]) -> set[str]:
+    """The files of metadata that these snapshots name."""
+    lists = {snapshot.manifest_list for snapshot in snapshots}
+    return lists | {one.manifest_path for snapshot in snapshots for one in snapshot.manifests(table.io)}
 
 
 def _data_files(table: Any, paths: list[str]) -> list[Any]:

@@ -52,7 +52,6 @@ from logstore.export.manifest import (
     FileInfo,
     Intent,
     Manifest,
-    is_open_path,
 )
 from logstore.export.places import PART, LocalPlace, Place, RemotePlace
 from logstore.export.target import Target, checked_manifest, read_document
@@ -61,17 +60,19 @@ from logstore.inspect import LogRecycled
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from logstore.export.target import Catalogs
+
 __all__ = ["RemoteTarget", "open_target"]
 
 _NO_LOCK: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def open_target(place: Place, store_dir: Path) -> Target:
+def open_target(place: Place, store_dir: Path, catalogs: Catalogs = tuple) -> Target:
     """The locked target, local or not. Raises the errors of :class:`~logstore.export.target.Target`."""
     if isinstance(place, RemotePlace):
-        return RemoteTarget(place, store_dir)
+        return RemoteTarget(place, store_dir, catalogs)
     assert isinstance(place, LocalPlace)
-    return Target(place.path, store_dir)
+    return Target(place.path, store_dir, catalogs)
 
 
 class RemoteTarget(Target):
@@ -79,9 +80,9 @@ class RemoteTarget(Target):
 
     place: RemotePlace
 
-    def __init__(self, place: RemotePlace, store_dir: Path) -> None:
+    def __init__(self, place: RemotePlace, store_dir: Path, catalogs: Catalogs = tuple) -> None:
         self.place = place
-        self.catalogs = []
+        self._catalogs_of = catalogs
         self.renew = lambda: None
         self._lock = self._directory = -1
         self._name = f"export-{xxh64_hexdigest(place.key)}"
@@ -221,8 +222,7 @@ class RemoteTarget(Target):
             self._put(MANIFEST, raw)
             self._raw, self.manifest = raw, manifest
             self._check_alone(intent)
-            if not all(is_open_path(path) for path in removed):
-                self.register(manifest)
+            self._register_before(removed)
             self._remove_all([*removed, UPLOAD])
             self._remove_all(self._uploaded.values())
             self._uploaded.clear()
@@ -247,6 +247,7 @@ class RemoteTarget(Target):
     # ---- After a kill
 
     def _recover(self) -> Manifest | None:
+        self.catalogs = list(self._catalogs_of())
         raw = self._intent()
         if raw is None:
             self._raw = read_document(self.place, MANIFEST)
@@ -282,6 +283,8 @@ class RemoteTarget(Target):
             taken = Intent(xxh64_hexdigest(raw or b""), (), tuple(left)).encode()
             self._put(UPLOAD, taken)
             self._check_alone(taken)
+        else:
+            self._register_before(left)
         self._remove_all([*left, UPLOAD])
 
     def _checked(self) -> Manifest | None:

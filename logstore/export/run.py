@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from uuid import UUID
 
+    from logstore.export.target import Catalog
     from logstore.inspect import ReaderInfo
 
-__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export", "upkept"]
+__all__ = ["ExportReport", "Run", "catalogs_of", "export", "held_for", "hold_for", "plan_export", "upkept"]
 
 HOLD_S: Final = 3600.0
 RENEWED_AFTER_S: Final = 60.0
@@ -155,7 +156,8 @@ def export(
         info = reader.info  # raises if this is not a store
     if require_complete and not allow_gap:
         refuse_incomplete(source, where)
-    with open_target(where, source) as place, upkept(place, source, keep, hold, iceberg, delta=delta) as done:
+    catalogs = partial(catalogs_of, where, iceberg, delta=delta)
+    with open_target(where, source, catalogs) as place, upkept(place, source, keep, hold) as done:
         for attempt in range(1, 1 + _TRIES):
             try:
                 with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
@@ -181,28 +183,26 @@ def export(
     return replace(report, seconds=time.monotonic() - started, upkeep=done[0])
 
 
+def catalogs_of(place: Place, iceberg: str | os.PathLike[str] | None, *, delta: bool) -> list[Catalog]:
+    """The catalogs that a run keeps up: those asked for, and Delta tables that the target has."""
+    catalogs: list[Catalog] = []
+    if iceberg is not None:
+        export_iceberg.check(place)
+        catalogs.append(partial(export_iceberg.register, place, directory=Path(iceberg)))
+    with place.explained():
+        delta = delta or export_delta.is_registered(place)
+    if delta:
+        export_delta.check(place)
+        catalogs.append(partial(export_delta.register, place))
+    return catalogs
+
+
 @contextmanager
-def upkept(
-    place: Target,
-    source: Path,
-    keep: timedelta | None,
-    held: Hold | None,
-    iceberg: str | os.PathLike[str] | None,
-    *,
-    delta: bool,
-) -> Iterator[list[Upkeep]]:
+def upkept(place: Target, source: Path, keep: timedelta | None, held: Hold | None) -> Iterator[list[Upkeep]]:
     """Does what belongs to a run besides its new files: retention before and after it, compaction, registration.
 
     Retention comes first, too, because a full disk may need the room. The list has one item at the end.
     """
-    with place.place.explained():
-        delta = delta or export_delta.is_registered(place.place)
-    if iceberg is not None:
-        export_iceberg.check(place.place)
-        place.catalogs.append(partial(export_iceberg.register, place.place, directory=Path(iceberg)))
-    if delta:
-        export_delta.check(place.place)
-        place.catalogs.append(partial(export_delta.register, place.place))
     first = drop_expired(place, keep)
     done: list[Upkeep] = []
     yield done

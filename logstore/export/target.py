@@ -42,8 +42,11 @@ from logstore.export.manifest import (
 from logstore.export.places import LocalPlace, Place, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
+
+    Catalog = Callable[[Manifest], object]
+    Catalogs = Callable[[], Iterable[Catalog]]
 
 __all__ = ["StagedFile", "Target", "checked_manifest", "read_document", "read_manifest"]
 
@@ -129,18 +132,19 @@ class StagedFile:
 class Target:
     """The target of an export, locked until it is closed. A context manager.
 
-    ``manifest`` describes its contents; None if nothing was exported yet. Raises ``OptionError`` for a directory with
-    other files, :class:`~logstore.export.manifest.ExportLocked`, ``ExportDamaged``, ``VersionError``, and
-    ``ExportError`` if the system refuses an operation.
+    ``manifest`` describes its contents; None if nothing was exported yet. ``catalogs`` gives functions that are called
+    with each manifest that no longer names files of records or messages, when it stands and before they go, also for
+    the commit of a killed run. So no catalog names files that are gone. Raises ``OptionError`` for a directory with
+    other files, :class:`~logstore.export.manifest.ExportLocked`, ``ExportDamaged``, ``VersionError``, ``ExportError``
+    if the system refuses an operation, and the errors of the functions.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None, catalogs: Catalogs = tuple) -> None:
         self.path = Path(path)
         self.place: Place = LocalPlace(self.path)
         self.staging = self.path / STAGING
-        self.catalogs: list[Callable[[Manifest], object]] = []
-        """Called in a commit that removes files of records or messages, after the new manifest stands and before they
-        go, so that no catalog names files that are gone."""
+        self._catalogs_of = catalogs
+        self.catalogs: list[Catalog] = []
         self.renew: Callable[[], object] = lambda: None
         """Called between the files of a commit that takes long: it keeps the hold on the log."""
         self._lock = -1
@@ -191,10 +195,12 @@ class Target:
             raise ExportLocked(f"another export writes to {self.path}: wait until it has ended") from None
 
     def _recover(self) -> Manifest | None:
+        self.catalogs = list(self._catalogs_of())
         raw = read_document(self.place, INTENT)
         if raw is not None:
             intent = Intent.decode(raw, self.path / INTENT)
             self._place(intent)
+            self._register_before(intent.removed)
             self._remove(intent)
         self.clear_staging()
         return checked_manifest(self.place)
@@ -234,14 +240,20 @@ class Target:
             force_directory(self.path)
             self._place(intent)
             self.manifest = manifest
-            if not all(is_open_path(path) for path in removed):
-                self.register(manifest)
+            self._register_before(removed)
             self._remove(intent)
 
     def register(self, manifest: Manifest) -> None:
         """Has all catalogs name the files of the manifest. Raises ``ExportError``, ``MissingExtra``."""
         for catalog in self.catalogs:
             catalog(manifest)
+
+    def _register_before(self, removed: Iterable[str]) -> None:
+        """Registers the manifest that stands, which no longer names these files, before they go."""
+        if self.catalogs and not all(is_open_path(path) for path in removed):
+            manifest = read_manifest(self.place)
+            assert manifest is not None
+            self.register(manifest)
 
     def _stage(self, name: str, content: bytes) -> str:
         file = StagedFile(self.staging / name)

@@ -15,6 +15,7 @@ import json
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from logstore.export.manifest import ExportError, FileInfo
 from logstore.export.places import LocalPlace, Place, RemotePlace, has_secrets, place_of, shown
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
 from logstore.export.remote_target import RemoteTarget, open_target
-from logstore.export.run import refuse_incomplete, upkept
+from logstore.export.run import catalogs_of, refuse_incomplete, upkept
 from logstore.export.target import checked_manifest, read_manifest
 from logstore.export.upkeep import checked_keep
 from logstore.inspect import Reader
@@ -88,8 +89,8 @@ def export(
     if require_complete and not allow_gap:
         refuse_incomplete(source, place)
     with (
-        open_target(place, source) as opened,
-        upkept(opened, source, keep, hold, iceberg, delta=delta) as done,
+        open_target(place, source, partial(catalogs_of, place, iceberg, delta=delta)) as opened,
+        upkept(opened, source, keep, hold) as done,
         held_for(source, opened, info, hold, hold_limit_bytes) as held,
         Reader(source, hold=held) as reader,
     ):

@@ -14,8 +14,9 @@ from kit.exported import as_version_1, manifest_of
 from kit.s3_server import s3
 from logstore.export import delta as export_delta
 from logstore.export import export, upkeep
-from logstore.export.manifest import ExportError
-from logstore.export.places import place_of
+from logstore.export.manifest import ExportError, Manifest
+from logstore.export.places import RemotePlace, place_of
+from logstore.export.target import read_manifest
 from logstore.export.verification import verify
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
@@ -180,3 +181,73 @@ def test_a_log_is_short_after_many_runs_and_the_table_is_kept_up_without_its_fir
     assert [size is None for size in kept["messages"]] == [False, False]  # its retention is 30 days
     assert export_delta.is_registered(place)
     assert verify(target).problems == ()
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_merged_files_of_a_killed_run_stay_until_the_table_no_longer_names_them(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "store"
+    target = str(tmp_path / "target") if kind == "directory" else request.getfixturevalue("s3").address()
+    for _ in range(3):
+        work(path)
+        export(path, target, delta=True)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
+
+    def fails(error: BaseException) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(export_delta, "_commit", lambda *_: (_ for _ in ()).throw(error))
+            with pytest.raises(type(error) if isinstance(error, KeyboardInterrupt) else ExportError):
+                export(path, target)
+
+    fails(KeyboardInterrupt())  # nothing clears up after it, as after a kill
+    for _ in range(2):
+        fails(OSError("no disk"))
+        for dataset, key in KEYS.items():
+            found = opened(target, dataset).to_pyarrow_table()[key].to_pylist()
+            assert len(found) == len(set(found)) == sum(file.rows for file in read(target).of(dataset))
+    export(path, target)
+    check(target)
+
+
+def read(target: str) -> Manifest:
+    manifest = read_manifest(target)
+    assert manifest is not None
+    return manifest
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_table_whose_log_lacks_its_hint_of_the_checkpoint_is_kept_up(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "store"
+    target = str(tmp_path / "target") if kind == "directory" else request.getfixturevalue("s3").address()
+    place = place_of(target)
+    work(path)
+    export(path, target, delta=True)
+    for name in KEYS:
+        opened(target, name).create_checkpoint()
+        for gone in (f"{0:020}.json", "_last_checkpoint"):
+            if isinstance(place, RemotePlace):
+                place.remove(f"{name}/_delta_log/{gone}")
+            else:
+                (tmp_path / "target" / name / "_delta_log" / gone).unlink()
+    work(path)
+    export(path, target)
+    check(target)
+
+
+def test_a_checkpoint_that_a_kill_or_another_program_prevented_is_made_after_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    monkeypatch.setattr(export_delta, "_CHECKPOINT_EVERY", 3)
+    work(path)
+    export(path, target, delta=True)
+    for number in range(2):
+        delta.DeltaTable(str(target / "records")).alter.set_table_description(f"of another program {number}")
+    assert delta.DeltaTable(str(target / "records")).version() == 3
+    work(path)
+    export(path, target)
+    assert [one.name[:20] for one in (target / "records" / "_delta_log").glob("*.checkpoint.parquet")] == [f"{4:020}"]
+    check(target)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 import logstore
 from kit.export_days import Days
+from kit.patience import PATIENCE_S
 from logstore.errors import StoreError
 from logstore.export import export, upkeep
 from logstore.export import iceberg as export_iceberg
@@ -213,3 +217,75 @@ def test_snapshots_that_name_removed_files_expire_and_metadata_does_not_grow_for
     named |= {one.manifest_path for one in table.current_snapshot().manifests(table.io)}
     assert {one.name for one in metadata.iterdir()} == {location.rpartition("/")[2] for location in named}
     assert len(named) < 8
+
+
+def test_an_expiry_leaves_the_files_of_a_commit_that_another_program_is_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql, updates = pytest.importorskip("pyiceberg.catalog.sql"), pytest.importorskip("pyiceberg.table.update")
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    days = Days(monkeypatch)
+    for day in ("2030-01-01", "2030-01-03"):
+        days.begin(day)
+        work(path)
+        export(path, target, iceberg=place)
+    foreign = shutil.copy(max(target.glob("records/day=*/*.parquet")), tmp_path / "foreign.parquet")
+    begun, expired = threading.Event(), threading.Event()
+    other: list[threading.Thread] = []
+    commit, write = sql.SqlCatalog.commit_table, sql.SqlCatalog._write_metadata
+
+    def append() -> None:
+        open_catalog(place).load_table(("logstore", "records")).add_files([str(foreign)])
+
+    def waiting(*given: Any, **named: Any) -> None:
+        if threading.current_thread() in other:
+            begun.set()
+            assert expired.wait(PATIENCE_S)
+        write(*given, **named)
+
+    def committed(catalog: Any, table: Any, wanted: Any, changes: Any) -> Any:
+        done = commit(catalog, table, wanted, changes)
+        if any(isinstance(one, updates.RemoveSnapshotsUpdate) for one in changes) and not other:
+            other.append(threading.Thread(target=append))
+            other[0].start()
+            assert begun.wait(PATIENCE_S)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sql.SqlCatalog, "commit_table", committed)
+        patch.setattr(sql.SqlCatalog, "_write_metadata", staticmethod(waiting))
+        export(path, target, iceberg=place, keep=timedelta(days=1))
+        expired.set()
+        other[0].join()
+    manifest = read_manifest(target)
+    assert manifest is not None
+    kept = sum(file.rows for file in manifest.of("records"))
+    assert rows(open_catalog(place), "records") == (2 * kept, kept)
+    export(path, target, iceberg=place)
+    assert rows(open_catalog(place), "records") == (kept, kept)
+
+
+def test_an_expiry_leaves_what_other_programs_put_beside_the_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    days = Days(monkeypatch)
+    days.begin("2030-01-01")
+    work(path)
+    export(path, target, iceberg=place)
+    table = open_catalog(place).load_table(("logstore", "records"))
+    table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "first").commit()
+    days.begin("2030-01-03")
+    for _ in range(2):
+        work(path)
+        export(path, target, iceberg=place)
+    metadata = Path(table.location().removeprefix("file://")) / "metadata"
+    strangers = ["statistics.stats", "version-hint.text", f"{uuid4()}-m0.avro", f"snap-1-0-{uuid4()}.avro"]
+    for name in strangers:
+        (metadata / name).write_bytes(b"of another table")
+    export(path, target, iceberg=place, keep=timedelta(days=1))
+    table.refresh()
+    tagged = table.snapshot_by_name("first")
+    assert len(table.snapshots()) == 2
+    assert [one.added_rows_count for one in tagged.manifests(table.io)] != []
+    assert {one.name for one in metadata.iterdir()} >= set(strangers)

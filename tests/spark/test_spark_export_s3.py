@@ -91,7 +91,13 @@ def test_the_job_to_s3_writes_the_bytes_of_the_local_export_and_may_alternate_wi
 
 
 @pytest.mark.parametrize(
-    ("call", "start"), [("take", ""), ("take", "messages"), ("put", MANIFEST), ("remove", STAGING)]
+    ("call", "start"),
+    [
+        pytest.param("take", "", marks=pytest.mark.slow),
+        ("take", "messages"),
+        pytest.param("put", MANIFEST, marks=pytest.mark.slow),
+        pytest.param("remove", STAGING, marks=pytest.mark.slow),
+    ],
 )
 def test_a_job_that_ends_anywhere_is_completed_by_the_next_run_with_every_row_once(
     spark: SparkSession,
