@@ -254,7 +254,7 @@ class ReturnStream(PieceStream):
 
     def _failed(self, error: StoreError) -> None:
         connection = self._channel.connection
-        if connection.has_given_up:
+        if connection.has_given_up or (self._is_left and not self._has_begun):  # it was dropped while it was read
             return
         logger.warning("%s is closed: a message that returns to it cannot be read: %s", connection, error)
         self._upload.drop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ from pamqp import body, commands, header
 import logstore
 from kit.amqp_client import RawClient
 from kit.live_broker import message_bytes
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import serving
 from kit.store_proxies import FullStore
+from logstore.broker import streams
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.streams import PIECE_BYTES
 
@@ -223,6 +225,35 @@ def test_a_return_that_is_interrupted_leaves_nothing(broker: Broker, end: str) -
     else:
         client.send(0, commands.Connection.Close(200, "", 0, 0))
         client.socket.close()
+    wait_for_nothing(broker)
+
+
+def test_a_channel_that_ends_while_a_return_is_read_leaves_its_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, goes_on, has_read = threading.Event(), threading.Event(), threading.Event()
+    read_all = streams.PieceStream._read_all
+
+    def slow(stream: streams.PieceStream) -> bytes:
+        reads.set()
+        assert goes_on.wait(PATIENCE_S)
+        try:
+            return read_all(stream)
+        finally:
+            has_read.set()
+
+    monkeypatch.setattr(streams.PieceStream, "_read_all", slow)
+    client = broker.raw().open(channels=2)
+    mandatory(client, bytes(16 << 20))
+    assert reads.wait(PATIENCE_S)
+    client.send(1, commands.Channel.Close(200, "", 0, 0))
+    client.expect(commands.Channel.CloseOk)
+    wait_until(lambda: broker.store.stats()["messages"] == 0, "it is dropped")
+    goes_on.set()
+    assert has_read.wait(PATIENCE_S)
+    for _ in range(2):
+        client.send(2, commands.Basic.Qos())
+        client.expect(commands.Basic.QosOk)
     wait_for_nothing(broker)
 
 
