@@ -11,6 +11,7 @@ from kit.exported import NEW_COLUMNS, NEW_FIELDS, SEGMENT, as_version_1, manifes
 from kit.placed_logs import make_placed_log
 from kit.row_oracle import message_rows, record_rows
 from logstore.export import export
+from logstore.export.places import place_of
 from logstore.export.verification import verify
 from logstore.report import report
 
@@ -125,7 +126,7 @@ def test_iceberg_tables_get_the_new_columns(tmp_path: Path) -> None:
     as_version_1(target)
     from logstore.export.iceberg import register
 
-    register(target, manifest_of(target), place)
+    register(place_of(target), manifest_of(target), place)
     table = open_catalog(place).load_table(("logstore", "records"))
     assert not NEW_COLUMNS & {field.name for field in table.schema().fields}
     work(path)
