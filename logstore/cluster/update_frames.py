@@ -251,7 +251,7 @@ class Connection:
         return data if xxh64_intdigest(data) == piece.checksum else None
 
     async def _come(self, read: Coroutine[Any, Any, _T]) -> _T:
-        """What the peer sends, which may take ``QUIET_S``; less if another one is to be asked."""
+        """Waits for the peer for at most ``QUIET_S``, or ``LOOK_S`` where ``replaced`` says that another one leads."""
         reading = asyncio.create_task(read)
         try:
             for _ in range(round(QUIET_S / LOOK_S)):

@@ -99,7 +99,7 @@ def register(place: Place, manifest: Manifest, directory: Path) -> int:
 
 
 def _base(place: Place) -> str:
-    """What the paths of the files begin with in the tables."""
+    """The path or address of the target, with which the paths of its files in the tables begin."""
     if isinstance(place, RemotePlace):
         return s3_address(place)
     assert isinstance(place, LocalPlace)
