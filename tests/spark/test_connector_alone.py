@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
+MOUNTED = """
+set -e
+mount --bind "$1" "$1"
+mount -o remount,bind,nosuid,nodev,noexec "$1"
+shift
+exec "$@"
+"""
+
+
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of tests/spark/java, compiled; the JVMs that run them start quickly."""
@@ -47,9 +57,15 @@ def class_path(*before: Path | None) -> str:
     return os.pathsep.join([*map(str, filter(None, before)), f"{Path(pyspark.__file__).parent / 'jars'}/*"])
 
 
-def java(where: str, *arguments: str | Path, at: Path | None = None) -> list[str]:
-    """What a program prints that gets these arguments in a JVM with this class path."""
+def java(where: str, *arguments: str | Path, at: Path | None = None, noexec: tuple[Path, ...] = ()) -> list[str]:
+    """What a program prints that gets these arguments in a JVM with this class path.
+
+    Nothing may be run from the directories ``noexec``, which are mounted so for the JVM alone.
+    """
     command = [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
+    for directory in noexec:
+        command = ["sh", "-c", MOUNTED, "sh", directory, *command]
+    command = [*OWN_MOUNTS, *command] if noexec else command
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=at)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -59,9 +75,9 @@ def java(where: str, *arguments: str | Path, at: Path | None = None) -> list[str
 def problem(classes: Path, tmp_path: Path) -> Callable[..., str]:
     """What the connector says in a JVM with these arguments and this directory before the jar."""
 
-    def run(*arguments: str, before: Path | None = None) -> str:
+    def run(*arguments: str, before: Path | None = None, noexec: tuple[Path, ...] = ()) -> str:
         command = class_path(before, connector_jar(), classes)
-        (line,) = java(command, *arguments, "Problem", at=tmp_path)
+        (line,) = java(command, *arguments, "Problem", at=tmp_path, noexec=noexec)
         return line
 
     return run
@@ -160,3 +176,27 @@ def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(
 ) -> None:
     assert problem(f"-Djava.io.tmpdir={tmp_path / 'none'}") == "null"
     assert not list(tmp_path.glob("logstore-scanner-*"))  # deleted once it is loaded
+
+
+@pytest.fixture
+def mounts() -> None:
+    tried = subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip("A NOEXEC DIRECTORY IS NOT TRIED: this system gives a user no mount namespace of its own")
+
+
+@pytest.mark.usefixtures("mounts")
+def test_a_library_is_not_loaded_from_a_noexec_mount_and_without_another_place_this_is_one_plain_error(
+    problem: Callable[..., str], tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    places = (f"-Djava.io.tmpdir={scratch}", f"-Duser.home={tmp_path}")
+    assert problem(*places, noexec=(scratch,)) == "null"
+    refused = problem(*places, noexec=(tmp_path, Path("/dev/shm")))
+    assert refused.startswith(
+        f"StoreError: the native library of the source logstore-jvm cannot be loaded from any of {scratch} ("
+    )
+    assert "/dev/shm (" in refused
+    assert "name a directory that is no noexec mount with -Djava.io.tmpdir" in refused
+    assert not list(tmp_path.rglob("logstore-scanner-*"))
