@@ -4,9 +4,12 @@ The files stay in their places; a table refers to them. The catalog is an SQLite
 local target the tables' metadata is in this directory, too. With a target on S3 it is beside the data, in ``_iceberg``
 of the target, so that whoever reaches the files also reaches the metadata.
 
+One program at a time registers: it locks ``catalog.lock`` beside the catalog. Otherwise two would add the same files,
+because pyiceberg repeats a commit that came too late without another look at the table.
+
 Each snapshot's properties contain the LSN that it reaches. A registration makes the files of the table those of the
-manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is interrupted between the
-manifest and the catalog, the next run does this, and no file is registered twice.
+manifest, each once, in one snapshot, and so takes out files that were dropped or merged. If a run is interrupted
+between the manifest and the catalog, the next run does this.
 
 Old snapshots expire: those from before a snapshot that took out files, because they name files that are gone, and the
 older half of more than :data:`SNAPSHOTS`. Then the lists and manifests go that commits of the table wrote and that no
@@ -16,19 +19,22 @@ another table may be in the directory. A kill leaves files that nothing names.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.extras import require
+from logstore.core.regular_files import open_regular
 from logstore.export.files import BOUNDED
 from logstore.export.manifest import ExportError, ExportMismatch, Manifest
 from logstore.export.object_stores import iceberg_properties, s3_address
 from logstore.export.places import LocalPlace, Place, RemotePlace, place_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from logstore.export.manifest import FileInfo
@@ -69,15 +75,21 @@ def open_catalog(directory: str | os.PathLike[str], target: object = None) -> An
     ``target``: the export of its tables if that is an address, for the endpoint, the region and the credentials.
     Raises ``MissingExtra``, ``OptionError``, ``ExportError``.
     """
-    path, place = Path(directory).absolute(), None if target is None else place_of(target)
+    place = None if target is None else place_of(target)
     sql = require("iceberg", "pyiceberg.catalog.sql")
     require("iceberg", "sqlalchemy")
     given = iceberg_properties(place) if isinstance(place, RemotePlace) else {}
+    path = _made(directory)
+    return sql.SqlCatalog("logstore", uri=f"sqlite:///{path / 'catalog.sqlite'}", warehouse=path.as_uri(), **given)
+
+
+def _made(directory: str | os.PathLike[str]) -> Path:
+    path = Path(directory).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"the directory {path} for Iceberg cannot be made: {error.strerror}") from error
-    return sql.SqlCatalog("logstore", uri=f"sqlite:///{path / 'catalog.sqlite'}", warehouse=path.as_uri(), **given)
+    return path
 
 
 def check(place: Place) -> None:
@@ -92,10 +104,22 @@ def register(place: Place, manifest: Manifest, directory: Path) -> int:
 
     Raises :class:`~logstore.export.manifest.ExportMismatch` if the catalog has the tables of another export.
     """
-    with _explained(directory, place):
-        catalog = open_catalog(directory, place)
+    path = _made(directory)
+    with _explained(path, place), _alone(path):
+        catalog = open_catalog(path, place)
         catalog.create_namespace_if_not_exists(NAMESPACE)
         return sum(_register(catalog, dataset, place, manifest) for dataset in _DAYS)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Waits until no other program registers."""
+    lock = open_regular(directory / "catalog.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _base(place: Place) -> str:
@@ -126,9 +150,12 @@ def _register(catalog: Any, dataset: str, place: Place, manifest: Manifest) -> i
     if not files and not catalog.table_exists((NAMESPACE, dataset)):
         return 0
     table = _table(catalog, dataset, place, files, manifest)
-    known = {task.file.file_path.removeprefix("file://"): task.file for task in table.scan().plan_files()}
+    found = [(task.file.file_path.removeprefix("file://"), task.file) for task in table.scan().plan_files()]
+    known = dict(found)
+    once = {path for path, times in Counter(path for path, _ in found).items() if times == 1}
     wanted = [f"{_base(place)}/{file.path}" for file in files]
-    new, gone = [path for path in wanted if path not in known], sorted(known.keys() - set(wanted))
+    new = [path for path in wanted if path not in once]
+    gone = sorted((known.keys() - once) | (once - set(wanted)))
     if not new and not gone:
         return 0
     reached = max((file.stop_lsn for file in files), default=manifest.last_lsn)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from logstore.export import export, upkeep
 from logstore.export import iceberg as export_iceberg
 from logstore.export.iceberg import LAST_LSN, MISSING_LSN, MISSING_TIME, open_catalog
 from logstore.export.manifest import ExportError, ExportMismatch
+from logstore.export.places import place_of
 from logstore.export.target import read_manifest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
@@ -186,6 +189,52 @@ def test_no_removed_file_is_in_a_table_when_it_goes_and_a_failed_catalog_is_made
     for name, counts in before.items():
         assert rows(open_catalog(place), name) == counts
         assert len(list(open_catalog(place).load_table(("logstore", name)).scan().plan_files())) == 1
+
+
+def test_of_two_programs_that_register_the_same_files_the_second_waits_and_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    work(path)
+    export(path, target)
+    manifest = read_manifest(target)
+    assert manifest is not None
+    register, lock, second = export_iceberg._register, fcntl.flock, threading.Event()
+    others: list[Future[int]] = []
+
+    def while_another_waits(*given: Any) -> int:
+        if not others:
+            others.append(threads.submit(export_iceberg.register, place_of(target), manifest, place))
+            assert second.wait(PATIENCE_S)
+        return register(*given)
+
+    def locked(file: int, how: int) -> None:
+        if others:
+            second.set()
+        lock(file, how)
+
+    monkeypatch.setattr(export_iceberg, "_register", while_another_waits)
+    monkeypatch.setattr(export_iceberg.fcntl, "flock", locked)
+    with ThreadPoolExecutor(1) as threads:
+        assert export_iceberg.register(place_of(target), manifest, place) == 2
+        assert others[0].result(PATIENCE_S) == 0
+    wanted = sum(file.rows for file in manifest.of("records"))
+    assert rows(open_catalog(place), "records") == (wanted, wanted)
+    assert len(open_catalog(place).load_table(("logstore", "records")).history()) == 1
+
+
+def test_a_file_that_a_table_names_twice_is_named_once_after_the_next_run(tmp_path: Path) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    for _ in range(2):
+        work(path)
+        export(path, target, iceberg=place)
+    wanted = rows(open_catalog(place), "records")
+    table = open_catalog(place).load_table(("logstore", "records"))
+    again = next(task.file.file_path for task in table.scan().plan_files())
+    table.add_files([again], check_duplicate_files=False)
+    assert rows(open_catalog(place), "records")[0] > wanted[0]
+    export(path, target, iceberg=place)
+    assert rows(open_catalog(place), "records") == wanted
 
 
 def test_snapshots_that_name_removed_files_expire_and_metadata_does_not_grow_for_ever(
