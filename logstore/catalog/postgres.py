@@ -42,7 +42,11 @@ _KEEPALIVE: Final = {
     "tcp_user_timeout": 60_000,
 }
 _CHECK_SERVER: Final = "check the server, its address and the role, then try again"
-_SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # safe to show; a URL's query may hold a password
+# Safe to show; a URL's query may have a password.
+_SHOWN: Final = frozenset(
+    {"host", "hostaddr", "port", "dbname", "service", "passfile"}
+    | {"sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs"}
+)
 
 
 class PostgresSchema:
@@ -57,8 +61,8 @@ class PostgresSchema:
         self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
         if not _SCHEMA.fullmatch(str(self.schema)):
             raise OptionError(f"catalog={schema!r} is not a schema name: letters, digits and _ only, at most 63")
-        query = {name: value for name, value in self.url.query.items() if name in _SHOWN}
-        shown = self.url.set(query=query).render_as_string(hide_password=True)
+        # The password is there to be shown as ***.
+        shown = _without_secrets(self.url).set(password=self.url.password).render_as_string(hide_password=True)
         self.where = f"the catalog {self.schema!r} at {shown}"
 
     def make(self) -> None:
@@ -188,6 +192,22 @@ def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
                 ready = yield wanted
 
     return WithDeadlines
+
+
+def command_options(connect: str, schema: str | None) -> tuple[list[str], bool]:
+    """The options with which a command names this catalog, and whether the URL has a secret that they lack.
+
+    Raises ``OptionError``.
+    """
+    url = _url(connect)
+    shown = _without_secrets(url)
+    options = ["--connect", shown.render_as_string()]
+    return options + ([] if schema is None else ["--catalog", schema]), shown != url
+
+
+def _without_secrets(url: URL) -> URL:
+    query = {name: value for name, value in url.query.items() if name in _SHOWN}
+    return url.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
 
 
 def _url(connect: str) -> URL:

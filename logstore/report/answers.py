@@ -76,6 +76,8 @@ class Known:
     """Queues that take the dead letters of another one, according to the catalog."""
     broker: Mapping[str, Any] | None = None
     queues_asked: frozenset[int] | None = None
+    catalog_options: Sequence[str] = ()
+    """What a command needs to find the catalog."""
 
     def label(self, queue_id: int) -> str:
         """The queue for a text."""
@@ -87,12 +89,14 @@ class Known:
         named = ", ".join(map(self.label, queue_ids[:QUEUES_NAMED]))
         return f"{named} and {counted(whole(more), 'more queue')}" if more > 0 else named
 
-    def command(self, *words: str) -> str:
-        """A command of the shell."""
-        name, *rest = words
-        if rest and rest[0].startswith("-"):
-            rest.insert(0, "--")
-        return shlex.join(["logstore", name, self.place, *rest])
+    def command(self, name: str, *rest: str) -> str:
+        """A command of the shell that reads the catalog."""
+        end = ["--"] if rest and rest[0].startswith("-") else []
+        return shlex.join(["logstore", name, self.place, *self.catalog_options, *end, *rest])
+
+    def command_of_store(self, name: str) -> str:
+        """A command of the shell that needs no catalog."""
+        return shlex.join(["logstore", name, self.place])
 
     def held_bytes(self, kind: str, number: int) -> int | None:
         """The bytes that nothing needs behind the oldest segment, if this is known to need it; else None."""
@@ -179,7 +183,8 @@ def _transaction(
     text = f"{name} is in doubt, {work}: it was prepared and has no outcome"
     remedy = "the outcome from its coordinator; if that is gone for good, one of these, the same for all branches"
     verbs = () if xid is None else ("rollback", "commit")
-    commands = [shlex.join(["logstore", "in-doubt", known.place, verb, xid or ""]) for verb in verbs]
+    place = ["logstore", "in-doubt", known.place]
+    commands = [shlex.join([*place, verb, *known.catalog_options, xid or ""]) for verb in verbs]
     made = _answer("in_doubt", text, remedy, commands, **told)
     made["details"].append("what it dequeued is locked, what it published is invisible")
     return made
@@ -305,7 +310,9 @@ def _holds(known: Known) -> list[dict[str, Any]]:
             "" if hold["limit_bytes"] is None else f" of {size_short(hold['limit_bytes'])}"
         )
         since = None if hold["age_s"] is None else _iso(known.now_us - int(hold["age_s"] * 1e6))
-        made = _answer("hold", text, remedy, [known.command("holds")], held_bytes=hold["kept_bytes"], since=since)
+        made = _answer(
+            "hold", text, remedy, [known.command_of_store("holds")], held_bytes=hold["kept_bytes"], since=since
+        )
         found.append(made)
     return found
 
@@ -343,11 +350,11 @@ def _clients(known: Known, stuck: Mapping[str | None, Mapping[str, Any]]) -> lis
         }
         told["queue_id"] = ids.get(told["queue"])
         text = f"Client {one['peer']}{user} {what}"
-        found.append(_answer("client", text, remedy, [known.command("connections")], **told))
+        found.append(_answer("client", text, remedy, [known.command_of_store("connections")], **told))
     return found
 
 
-def not_known(facts: Mapping[str, Any], broker: Mapping[str, Any] | None) -> list[str]:
+def not_known(facts: Mapping[str, Any], broker: Mapping[str, Any] | None, *, catalog_secret: bool = False) -> list[str]:
     """Sentences that limit the answers."""
     found = []
     if facts["kind"] == "export":
@@ -366,6 +373,10 @@ def not_known(facts: Mapping[str, Any], broker: Mapping[str, Any] | None) -> lis
         found.append(f"Consumers and unacknowledged messages are not known: {broker['problem']}.")
     if facts["to"]:
         found.append("The answers are of the end of the log, not of the time asked for.")
+    if catalog_secret:
+        found.append(
+            "The commands name the catalog without its password: give the whole URL in LOGSTORE_CONNECT instead."
+        )
     if facts["queues_asked"]:
         found.append("Only of the queues asked for; transactions and holds are of the whole log.")
     return found

@@ -96,7 +96,7 @@ def report(
         if doubts is not None:
             counts.doubts = doubts
         told = _facts(source, span, scope, queues, title)
-        limits = {"not_known": not_known(told, broker)}
+        limits = {"not_known": not_known(told, broker, catalog_secret=source.catalog_options()[1])}
         found = answers(_known(source, counts, span, live, broker))
         return told | {"answers": found} | limits | figures(counts, told, top, source.tail())
 
@@ -276,6 +276,7 @@ def _known(
         dead_letter_ids=source.dead_letter_ids(),
         broker=broker,
         queues_asked=counts.scope.queues,
+        catalog_options=source.catalog_options()[0],
     )
 
 

@@ -121,6 +121,10 @@ class Source(ABC):
         """The queues that take the dead letters of another one, as far as the source knows."""
         return frozenset()
 
+    def catalog_options(self) -> tuple[list[str], bool]:
+        """The options with which a command finds the catalog, and whether they lack a secret."""
+        return [], False
+
 
 class StoreSource(Source):
     """A store."""
@@ -243,6 +247,14 @@ class StoreSource(Source):
     def dead_letter_ids(self) -> frozenset[int]:
         """From the catalog."""
         return self._dead_letter_ids
+
+    def catalog_options(self) -> tuple[list[str], bool]:
+        """Those of a catalog on a server."""
+        if self._connect is None:
+            return [], False
+        from logstore.catalog.postgres import command_options
+
+        return command_options(self._connect, self._catalog)
 
 
 def _holding(holders: Iterable[Holder]) -> frozenset[tuple[str, int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import logstore
 from kit.catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
 from kit.patience import PATIENCE_S, wait_until
 from kit.postgres import PASSWORD, Server, Wire, fresh_schema
@@ -27,6 +30,8 @@ from logstore.errors import (
     OptionError,
     StoreError,
 )
+from logstore.report import report
+from logstore.report.page import page
 
 pytestmark = pytest.mark.postgres
 
@@ -481,3 +486,31 @@ def test_losing_the_server_prints_no_output_of_the_driver(
     assert said.startswith("the catalog ")
     assert said.count("\n") == 1
     assert complaints == ""
+
+
+# ---- Commands for an operator
+
+
+@pytest.mark.parametrize("is_secret", [False, True], ids=["plain", "with a password"])
+def test_the_commands_of_a_report_name_the_server_without_its_password(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_secret: bool
+) -> None:
+    path, schema = tmp_path / "store", fresh_schema()
+    place = {"connect": server.url(), "catalog": schema}
+    with logstore.open(path, **place) as store:
+        doubt = store.begin(xid=logstore.Xid(-7, b"order", b""))
+        store.publish(store.declare_queue("in"), b"x", transaction=doubt)
+        doubt.end()
+        doubt.prepare()
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    found = report(path, connect=server.url(password=PASSWORD if is_secret else None), catalog=schema)
+    assert PASSWORD not in page(found)
+    assert PASSWORD not in json.dumps(found)
+    assert any("LOGSTORE_CONNECT" in said for said in found["not_known"]) == is_secret
+    rollback = found["answers"][0]["commands"][0]
+    assert shlex.split(rollback)[3:7:3] == ["rollback", "--catalog"]
+    done = subprocess.run(
+        [sys.executable, "-m", "logstore", *shlex.split(rollback)[1:]], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert report(path, **place)["answers"] == []
