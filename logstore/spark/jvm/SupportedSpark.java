@@ -15,10 +15,12 @@ final class SupportedSpark {
     static void check() {
         String built = built();
         String here = package$.MODULE$.SPARK_VERSION();
-        if (major(here) != major(built) || minor(here) < minor(OLDEST)) {
+        boolean tooOld = major(here) < major(OLDEST) || major(here) == major(OLDEST) && minor(here) < minor(OLDEST);
+        if (tooOld || major(here) != major(built)) {
             throw new StoreException("StoreError", "the jar of the source logstore-jvm was built with Spark " + built
-                + " for Spark " + major(built) + " from " + OLDEST + " on, and this is Spark " + here + ": use the jar of that "
-                + "version, or the Python source with engine='python'");
+                + " for Spark " + major(built) + " from " + OLDEST + " on, and this is Spark " + here + ": "
+                + (tooOld ? "both sources need Spark " + OLDEST + " or newer"
+                    : "use the jar of that version, or the Python source with engine='python'"));
         }
     }
 
