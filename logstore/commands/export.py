@@ -113,8 +113,8 @@ def _export(
     schema: str | None,
 ) -> None:
     from logstore.export import hold_for, plan_export
+    from logstore.export.addresses import shown
     from logstore.export.manifest import ExportGap, ExportIncomplete
-    from logstore.export.places import shown
 
     if allow_gap and require_complete:
         raise click.UsageError("--allow-gap and --require-complete contradict each other: give one of the two")
@@ -252,7 +252,7 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
 
 
 def _verify(target: Path | str, *, as_json: bool) -> None:
-    from logstore.export.places import shown
+    from logstore.export.addresses import shown
     from logstore.export.verification import verify
 
     with working() as show:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.export.places import shown
+from logstore.export.addresses import shown
 from logstore.report import need_page, write_page
 from logstore.report import report as make_report
 from logstore.report.run import TOP, TOP_MAX

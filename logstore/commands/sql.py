@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.export.places import shown
+from logstore.export.addresses import shown
 from logstore.report.sql import Database
 from logstore.terminal.options import SIZE, catalog_options, json_option, source_argument
 from logstore.terminal.output import print_json, print_table

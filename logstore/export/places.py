@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from xxhash import xxh64
 
@@ -25,6 +24,7 @@ from logstore.core.extras import require
 from logstore.core.imports import late
 from logstore.core.regular_files import naming, open_regular, read_start, told
 from logstore.errors import OptionError, StoreError
+from logstore.export.addresses import is_address, one_line, without_secrets
 from logstore.export.manifest import MANIFEST, ExportError
 
 if TYPE_CHECKING:
@@ -32,18 +32,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "has_secrets", "inside", "is_address", "place_of", "shown"]
+__all__ = ["LocalPlace", "Place", "RemotePlace", "inside", "place_of"]
 
 DATASETS: Final = ("records", "messages", "open")
 PART: Final = ".part"
 """Ends the name of a file that is being written where a file appears before it is complete."""
 
 _PIECE: Final = 1 << 20
-_TEXT_MAX: Final = 400
-_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SECRET: Final = re.compile(r"secret|password|token|key|sas|sig", re.IGNORECASE)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_USERLESS: Final = frozenset({"s3", "s3a", "gs", "gcs"})  # before their @ is a key, not the name of a user or container
 
 # File systems on which a file appears when it is complete, at once, in the place of an older one.
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "memory"})
@@ -101,7 +97,7 @@ class Place(ABC):
 
     def line(self, error: Exception) -> str:
         """The first line of a library's text, without secrets."""
-        return _one_line(error, ())
+        return one_line(error, ())
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -314,7 +310,7 @@ class RemotePlace(Place):
 
     def line(self, error: Exception) -> str:
         """The first line of a library's text, without secrets."""
-        return _one_line(error, self._secrets)
+        return one_line(error, self._secrets)
 
     # ---- Writing
 
@@ -408,18 +404,13 @@ class RemotePlace(Place):
         except Exception as error:  # noqa: BLE001 - each of fsspec's libraries raises exceptions of its own
             where = None if name is None else f"{self}/{name}"
             code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-            raise OSError(code, _one_line(error, self._secrets), where) from None
+            raise OSError(code, one_line(error, self._secrets), where) from None
 
     def _said(self, error: OSError) -> str:
         return (
             f"the export to {self} failed ({told(error)}): check the address, the network, the credentials and the "
             "permissions"
         )
-
-
-def is_address(value: object) -> bool:
-    """Whether this is an address such as ``s3://bucket/path``, and not a path."""
-    return isinstance(value, str) and _ADDRESS.match(value) is not None
 
 
 def inside(target: str | os.PathLike[str]) -> list[str | Path]:
@@ -434,16 +425,6 @@ def inside(target: str | os.PathLike[str]) -> list[str | Path]:
     before, mark, query = str(target).partition("?")
     tops = [] if MANIFEST in names else sorted(name.partition("/")[0] for name in names if name.count("/") == 1)
     return [f"{before.rstrip('/')}/{place.written(top)}{mark}{query}" for top in tops]
-
-
-def shown(target: object) -> str:
-    """The path, or the address without what is secret in it."""
-    return _without_secrets(target)[0] if isinstance(target, str) and is_address(target) else str(target)
-
-
-def has_secrets(target: object) -> bool:
-    """Whether this is an address with a key or a password in it."""
-    return isinstance(target, str) and is_address(target) and bool(_without_secrets(target)[1])
 
 
 def place_of(target: object, filesystem: Any = None) -> Place:
@@ -462,13 +443,13 @@ def place_of(target: object, filesystem: Any = None) -> Place:
     if not is_address(target):
         return LocalPlace(arguments.path("target", target))
     address = arguments.text("target", target)
-    shown, secrets = _without_secrets(address)
+    shown, secrets = without_secrets(address)
     try:
         system, root = _resolved(address, shown)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 - each library refuses an address in its own way
-        what = _one_line(error, (address, *secrets))
+        what = one_line(error, (address, *secrets))
         raise OptionError(f"the target {shown} cannot be used ({what}): check the address") from None
     if not root.strip("/"):
         raise OptionError(f"the target {shown} is a whole file system: name a bucket, and a path in it")
@@ -507,7 +488,7 @@ def _resolved(address: str, shown: str) -> tuple[Any, str]:
         fsspec: Callable[..., tuple[Any, str]] = late("fsspec.core").url_to_fs
         inner, root = fsspec(address)
     except ImportError as error:
-        what = _one_line(error, (address,))
+        what = one_line(error, (address,))
         raise OptionError(
             f"the target {shown} needs a Python package that is not installed ({what}): install it, or choose another "
             "target"
@@ -522,35 +503,3 @@ def _resolved(address: str, shown: str) -> tuple[Any, str]:
     if "local" in (inner.protocol if isinstance(inner.protocol, tuple) else (inner.protocol,)):
         return fs.LocalFileSystem(), root
     return fs.PyFileSystem(fs.FSSpecHandler(inner)), root
-
-
-def _without_secrets(address: str) -> tuple[str, tuple[str, ...]]:
-    """The address without user, password and query, and the texts in it that are secret."""
-    found = _ADDRESS.match(address)
-    kind = "" if found is None else found[1].lower()
-    try:
-        parts = urlsplit(address)
-        host, user = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0]
-        port = host.rpartition(":")[2]
-    except ValueError:  # whose text may have the password
-        raise OptionError(f"the target is not an address of {kind}://: check its host, user and password") from None
-    if "@" not in parts.netloc and ":" in host and (kind in _USERLESS or not port.isdigit()):
-        raise OptionError(
-            f"the target is not an address of {kind}:// (a colon, but no @ before the first slash: write / in a key as "
-            "%2F, and @ as %40)"
-        )
-    name, _, password = user.partition(":")
-    secrets = [password, *([name] if kind in _USERLESS else [])]
-    secrets += [value for key, value in parse_qsl(parts.query) if _SECRET.search(key)]
-    secrets = [one for one in secrets if one]
-    kept = f"{name}@" if name and kind not in _USERLESS else ""
-    shown = f"{kind}://{kept}{host}{parts.path}"
-    return shown, tuple(sorted({*secrets, *(unquote(one) for one in secrets)}, key=len, reverse=True))
-
-
-def _one_line(error: Exception, secrets: Iterable[str]) -> str:
-    """The first line of a library's text, without secrets."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    for secret in secrets:
-        text = text.replace(secret, "…")
-    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"

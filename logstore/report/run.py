@@ -20,7 +20,7 @@ from logstore.core.extras import require
 from logstore.core.moments import moment
 from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
-from logstore.export.places import is_address, shown
+from logstore.export.addresses import is_address, shown
 from logstore.report.answers import Known, answers, not_known
 from logstore.report.counts import Grid, Scope, micros
 from logstore.report.figures import figures

@@ -23,8 +23,9 @@ from logstore.arrow import queue_names
 from logstore.core.threads import start
 from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
+from logstore.export.addresses import has_secrets, shown
 from logstore.export.manifest import ExportError, FileInfo
-from logstore.export.places import LocalPlace, Place, RemotePlace, has_secrets, place_of, shown
+from logstore.export.places import LocalPlace, Place, RemotePlace, place_of
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
 from logstore.export.remote_target import RemoteTarget, open_target
 from logstore.export.run import catalogs_of, refuse_incomplete, upkept

@@ -169,7 +169,8 @@ def _is_bound(option: str) -> bool:
 
 def _targets_of(paths: Sequence[str], export: Exports) -> dict[str, str | os.PathLike[str]]:
     """The target of each store. Raises ``OptionError`` for a store without one."""
-    from logstore.export.places import inside, shown
+    from logstore.export.addresses import shown
+    from logstore.export.places import inside
     from logstore.export.target import read_manifest
     from logstore.inspect import Reader
 

@@ -141,7 +141,7 @@ class PlaceText(PathText):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path or the address; a usage error for an invalid path."""
         if "://" in str(value):
-            from logstore.export.places import is_address
+            from logstore.export.addresses import is_address
 
             if is_address(value):
                 return value
@@ -179,7 +179,7 @@ def naming(store_dir: Path | str) -> Iterator[None]:
         yield
     except StoreError as error:
         if isinstance(store_dir, str):
-            from logstore.export.places import shown
+            from logstore.export.addresses import shown
 
             store_dir = shown(store_dir)
         if isinstance(error, CorruptLog) and not error.segment:
