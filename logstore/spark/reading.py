@@ -212,7 +212,7 @@ def _read(
     checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
     paths = list(checked.paths)
     schema = None if columns is None else spark_schema(_columns(columns))
-    if chosen(spark, engine, columns=columns, pushdown=pushdown) == "jvm":
+    if chosen(spark, engine, pushdown=pushdown) == "jvm":
         name = JVM_FORMAT
         prepared(spark)
     else:
@@ -253,7 +253,7 @@ def read_stream(
 
     paths = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
-    if chosen(spark, engine, columns=columns) == "jvm":
+    if chosen(spark, engine) == "jvm":
         name = JVM_FORMAT
         prepared(spark)
     else:
