@@ -165,19 +165,27 @@ def test_a_stream_of_either_source_has_them(spark: SparkSession, few: Path, tmp_
     assert sum(row["headers"] == {"x": "a", "n": "7"} for row in found[1]) == 40
 
 
-@pytest.mark.parametrize("eager_bytes", [joined.EAGER_BYTES, 0], ids=["decoded-at-once", "read-by-tasks"])
+@pytest.mark.parametrize(
+    ("source", "eager_bytes"),
+    [("jvm", joined.EAGER_BYTES), ("jvm", 0), ("python", joined.EAGER_BYTES)],
+    ids=["jvm-decoded-at-once", "jvm-read-by-tasks", "python"],
+)
 def test_an_export_and_the_log_above_it_have_them(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eager_bytes: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, eager_bytes: int
 ) -> None:
+    """The exported rows have the headers as bytes, so they are decoded when they are read."""
     monkeypatch.setattr(joined, "EAGER_BYTES", eager_bytes)
     path, target = tmp_path / "store", tmp_path / "target"
-    published(path, [FULL, header(), b"another program's"] * 5)
+    published(path, [FULL, *message_headers.ODD] * 2)
     export(path, target)
     published(path, [header(), b"another program's", FULL] * 5)
     above, alone = (
-        logstore.spark.read(spark, path, columns=["lsn", "headers", "properties"], engine="jvm", **given)
-        for given in ({"export": target}, {})
+        logstore.spark.read(spark, path, columns=["lsn", "headers", "properties"], **given)
+        for given in ({"export": target, "engine": source}, {"engine": "jvm"})
     )
+    assert ("MapInArrow" in str(above._jdf.queryExecution().optimizedPlan())) == (source == "python")
     found = sorted(above.collect(), key=first)
     assert found == sorted(alone.collect(), key=first)
-    assert sum(row["headers"] == {"x": "a", "n": "7"} and row["properties"]["app_id"] == "shop" for row in found) == 10
+    assert sum(row["headers"] == {"x": "a", "n": "7"} and row["properties"]["app_id"] == "shop" for row in found) == 7
+    (count,) = above.where("properties.content_type = 'text' AND headers['n'] = '7'").selectExpr("count(*)").collect()
+    assert count[0] == 7

@@ -15,6 +15,8 @@ final class MessageProperties {
         "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type", "user_id",
         "app_id", "cluster_id");
 
+    private static final List<String> HIDDEN = List.of("headers", "cluster_id");
+
     /** Of a row without a header, and of bytes that are no property list. */
     static final MessageProperties NONE = new MessageProperties(new Object[NAMES.size()]);
 
@@ -36,6 +38,11 @@ final class MessageProperties {
         headerNames = headers.keySet().toArray(new UTF8String[0]);
         headerTexts = headers.values().stream().map(HeaderText::of).toArray(UTF8String[]::new);
         this.headers = new ColumnarMap(new Texts(headerNames), new Texts(headerTexts), 0, headerNames.length);
+    }
+
+    /** Whether the column properties has the field with this number; the headers are a column of their own. */
+    static boolean isShown(int number) {
+        return !HIDDEN.contains(NAMES.get(number));
     }
 
     ColumnarMap headers() {
