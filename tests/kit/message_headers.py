@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import struct
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ODD", "array", "doubles", "header", "headers", "table"]
+__all__ = ["HEADERS_FLAG", "ODD", "array", "header", "headers", "long", "short", "table"]
 
 #: The properties in wire order: the flag of the first is the highest bit.
 KINDS: Final = "ssFBBssssTssss"
@@ -63,6 +64,14 @@ def doubles() -> bytes:
     whole = b"".join(b"d" + struct.pack(">d", one) for one in made)
     whole += b"".join(b"d" + chosen.randbytes(8) + b"f" + chosen.randbytes(4) for _ in range(1000))
     return header(HEADERS_FLAG, table([("doubles", b"A" + long(whole))]))
+
+
+def texts() -> bytes:
+    """A header with bytes at every border of what is UTF-8."""
+    leads = b"\x7f\x80\xc1\xc2\xdf\xe0\xe1\xec\xed\xee\xef\xf0\xf1\xf3\xf4\xf5\xff"
+    rest = b"\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0"
+    made = [bytes(one) for n in range(4) for one in itertools.product(leads, *[rest] * n)]
+    return header(HEADERS_FLAG, table([("texts", array(b"S" + long(one) for one in made))]))
 
 
 _TIMES = st.sampled_from([0, 1, 253_402_300_799, 253_402_300_800, (1 << 63) - 1, 1 << 63]) | st.integers(
@@ -154,4 +163,5 @@ ODD: Final = (
     header(HEADERS_FLAG, table([("a", b"S" + long(b"x" * 70_000))])),
     *(nested(depth, kind) for depth in (DEPTH_MAX - 1, DEPTH_MAX, DEPTH_MAX + 1) for kind in (b"A", b"F")),
     doubles(),
+    texts(),
 )
