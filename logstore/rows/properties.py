@@ -45,8 +45,11 @@ _VERSION: Final = 1
 _TIME_BYTES: Final = slice(2, 10)  # of publishing, which differs for each message
 _EXPIRATION_BYTES: Final = 4
 _DEPTH_MAX: Final = 32
-_CACHED: Final = 4096
+_KEPT: Final = 4096
+_KEPT_BYTES: Final = 1024  # a longer header is decoded again in each batch, so those kept have at most 4 MiB
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Columns = tuple[dict[str, Any] | None, list[tuple[str, str | None]] | None]
 
 
 def decoded_fields() -> dict[str, pa.Field]:
@@ -73,9 +76,17 @@ def decoded_columns(names: Sequence[str], header: pa.Array) -> dict[str, pa.Arra
     }
 
 
-@lru_cache(_CACHED)
-def _decoded(header: bytes) -> tuple[dict[str, Any] | None, list[tuple[str, str | None]] | None]:
+def _decoded(header: bytes) -> _Columns:
     """The properties and the headers of a message header without its time; (None, None) for other bytes."""
+    return _decoded_once(header) if len(header) <= _KEPT_BYTES else _read(header)
+
+
+@lru_cache(_KEPT)
+def _decoded_once(header: bytes) -> _Columns:
+    return _read(header)
+
+
+def _read(header: bytes) -> _Columns:
     try:
         version, flags = header[0], header[1]
         if version != _VERSION or flags > 1:

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core import arguments
 from logstore.errors import OptionError
-from logstore.rows.properties import DECODED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import SparkSession
 
 __all__ = ["ENGINES", "JVM_FORMAT", "PYTHON_FORMAT", "chosen", "connector_jar", "give_name", "prepared"]
@@ -41,28 +38,21 @@ def connector_jar() -> Path | None:
     return _JAR if _JAR.is_file() else None
 
 
-def chosen(
-    spark: SparkSession, engine: str | None, *, columns: Sequence[str] | None = None, pushdown: bool | None = None
-) -> str:
+def chosen(spark: SparkSession, engine: str | None, *, pushdown: bool | None = None) -> str:
     """The source for a frame: ``engine``, else that of :func:`give_name`, else ``jvm`` where the session has it.
 
-    Without ``engine``, a frame that only the Python source can read is read by that.
+    Without ``engine``, ``pushdown`` chooses the Python source, which alone has it.
 
     Raises ``OptionError`` for another engine, and for ``jvm`` where it cannot read this.
     """
     if engine is not None:
         arguments.choice("engine", engine, *ENGINES)
-    decoded = sorted(set(DECODED) & set(columns or ()))
-    unable = (
-        f"the JVM connector does not make the column {decoded[0]}"
-        if decoded
-        else "the JVM connector always pushes conditions; pushdown is a choice of the Python source"
-        if pushdown is not None
-        else None
-    )
-    if engine == "jvm" and unable is not None:
-        raise OptionError(f"{unable}: leave it out, or read with engine='python'")
-    if engine == "python" or unable is not None or (engine is None and spark.conf.get(NAMED, None) == "python"):
+    if engine == "jvm" and pushdown is not None:
+        raise OptionError(
+            "the JVM connector always pushes conditions; pushdown is a choice of the Python source: leave it out, or "
+            "read with engine='python'"
+        )
+    if engine == "python" or pushdown is not None or (engine is None and spark.conf.get(NAMED, None) == "python"):
         return "python"
     why = _problem(spark)
     if engine is None:

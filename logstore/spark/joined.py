@@ -43,6 +43,7 @@ TABLES: Final = ("records", "messages", "open")
 EAGER_BYTES: Final = 8 << 20
 """A log's side of at most so many bytes is decoded when the frame is made; starting a task of the source costs more."""
 
+_HEADER_FUNCTIONS: Final = "logstore.spark.HeaderFunctions$"
 _DECIDED_LATER: Final = frozenset({"outcome", "effect_lsn", "effect_time", "enqueue_lsn", "enqueue_time"})
 _OF_PLACES: Final = frozenset({"enqueue_lsn", "enqueue_time"})
 _KEYS: Final = {"records": ("lsn", "time"), "messages": ("end_lsn", "end_time"), "open": ("id", "start_time")}
@@ -56,15 +57,17 @@ def joined_table(
     options: Options,
     tail: Callable[[list[str], int, int], DataFrame],
     *,
+    engine: str,
     store: bool,
 ) -> DataFrame:
     """The frame of one store's join. ``tail`` makes the frame of the log's records from one LSN to another;
-    ``store`` adds the column of that name to the default ones.
+    ``engine`` decodes what is made from the exported headers; ``store`` adds the column of that name to the default
+    ones.
     """
     if options.as_of_lsn is not None:
         raise OptionError("as_of_lsn is for the log alone: with an export, outcomes are those known now")
     if table == "records":
-        return _Records(spark, join, columns, options, tail, store=store).frame()
+        return _Records(spark, join, columns, options, tail, engine=engine, store=store).frame()
     return _messages(spark, join, table, columns, options, store=store)
 
 
@@ -92,9 +95,11 @@ class _Records:
         options: Options,
         tail: Callable[[list[str], int, int], DataFrame],
         *,
+        engine: str,
         store: bool,
     ) -> None:
         self._spark, self._join, self._options, self._tail = spark, join, options, tail
+        self._engine = engine
         self._schema = spark_schema(columns, body=options.body is not None, store=store)
         self._names = self._schema.fieldNames()
         self._body = _body_bytes(join, options) if "body" in self._names else None
@@ -123,7 +128,8 @@ class _Records:
         if self._body is not None:
             frame = frame.withColumn("body", _functions().substring("body", 1, self._body))
         if set(DECODED).intersection(self._names):
-            frame = _decoded(frame, [name for name in DECODED if name in self._names])
+            decode = _decoded_in_java if self._engine == "jvm" else _decoded
+            frame = decode(frame, [name for name in DECODED if name in self._names])
         return frame.withColumn(STORE, _functions().lit(self._join.store)) if STORE in self._names else frame
 
     def _files(self, schema: StructType, only: Callable[[FileInfo], bool] = lambda _: True) -> DataFrame:
@@ -259,6 +265,18 @@ def _decoded(frame: DataFrame, names: list[str]) -> DataFrame:
             yield arrow.RecordBatch.from_arrays(arrays, schema=target)
 
     return frame.mapInArrow(decode, whole)
+
+
+def _decoded_in_java(frame: DataFrame, names: list[str]) -> DataFrame:
+    """The same, by functions of the connector's jar."""
+    f, spark = _functions(), frame.sparkSession
+    for name in names:
+        function = f"logstore_{name}"
+        if not spark.catalog.functionExists(function):  # Spark warns of a second registration
+            kind = spark_schema([name])[name].dataType
+            spark.udf.registerJavaFunction(function, _HEADER_FUNCTIONS + name.title(), kind)
+        frame = frame.withColumn(name, f.call_function(function, f.col("header")))
+    return frame
 
 
 # ---- Messages

@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PROTOCOL", "Planner", "main"]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Changes with the requests; the connector refuses a planner of another one."""
 
 BATCH_ROWS: Final = 4096
 """Rows of a batch that fit into a core's cache, unless the option says otherwise."""
+
+MADE: Final = (STORE, *DECODED)
+"""The columns that the scanner does not have and Java makes; their numbers count down from -1."""
 
 THREADS: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,7 +78,7 @@ class Planner:
         from logstore.spark.source import PushingLogReader
 
         checked = _options(options, schema)
-        wanted = _struct(columns)
+        wanted = _whole(columns, schema)
         reader = PushingLogReader(wanted, checked)
         reader.pushFilters([one for one in map(_filter, filters) if one is not None])
         return _tasks(wanted, checked, reader.partitions())
@@ -94,7 +97,7 @@ class Planner:
         from logstore.spark.streams import ManyStreams
 
         given = StreamOptions.read(given_for(_struct(schema), _quick(options)))
-        made = (LogStream if len(given.paths) == 1 else ManyStreams)(_struct(columns), given)
+        made = (LogStream if len(given.paths) == 1 else ManyStreams)(_whole(columns, schema), given)
         number = next(self._numbers)
         self._streams[number] = made
         return number
@@ -134,7 +137,7 @@ class Planner:
         """The tasks of one batch."""
         found = self._streams[stream].partitions(json.loads(start), json.loads(end))
         given = StreamOptions.read(given_for(_struct(schema), _quick(options)))
-        return _tasks(_struct(columns), given, found)
+        return _tasks(_whole(columns, schema), given, found)
 
     def commit(self, stream: int, end: str) -> None:
         """Everything below ``end`` was processed."""
@@ -151,6 +154,14 @@ def _struct(text: str) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(text))
+
+
+def _whole(columns: str, schema: str) -> StructType:
+    """These columns as the table's schema has them: of a struct, Spark names only the fields that a query uses."""
+    from pyspark.sql.types import StructType
+
+    table = _struct(schema)
+    return StructType([table[name] for name in _struct(columns).fieldNames()])
 
 
 def _quick(options: Mapping[str, str]) -> dict[str, str]:
@@ -197,15 +208,9 @@ def _tasks(
 ) -> dict[str, Any]:
     """What executors need to read these ranges."""
     columns = checked_columns(schema)
-    for name in columns:
-        if name in DECODED:
-            raise OptionError(
-                f"the column {name} is made by the Python source only: read it with engine='python', or with the "
-                "format logstore-python"
-            )
     ranges: list[Range] = [one.value for one in partitions if one.value is not None]
     return {
-        "columns": [-1 if name == STORE else COLUMNS.index(name) for name in columns],
+        "columns": [-1 - MADE.index(name) if name in MADE else COLUMNS.index(name) for name in columns],
         "dictionaries": [{"column": COLUMNS.index(name), "texts": texts} for name, texts in _dictionaries().items()],
         "batch_rows": options.batch_rows,
         "body": _body(options),

@@ -138,11 +138,13 @@ def _read_joined(
     """The frame of :func:`read` with an export; ``hold_from`` takes a hold on a store, from an LSN on."""
     need_pyspark()
     from logstore.export.joined import Join, with_join
+    from logstore.spark.engines import chosen
     from logstore.spark.joined import joined_table
     from logstore.spark.options import Options
 
     checked = Options.read(_texts(options, path))
     wanted = None if columns is None else _columns(columns)
+    decoding = chosen(spark, engine, pushdown=pushdown) if table == "records" else "python"
     rest = {name: value for name, value in options.items() if not _is_bound(name)}
 
     def made(join: Join) -> DataFrame:
@@ -156,7 +158,8 @@ def _read_joined(
                 lambda *_, **__: (join.keep_lsn, join.end_lsn),
             )
 
-        return joined_table(spark, join, table, wanted, checked, tail, store=len(checked.paths) > 1)
+        several = len(checked.paths) > 1
+        return joined_table(spark, join, table, wanted, checked, tail, engine=decoding, store=several)
 
     targets = _targets_of(checked.paths, export)
     frames = [with_join(one, target, made) for one, target in targets.items()]
@@ -213,7 +216,7 @@ def _read(
     checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
     paths = list(checked.paths)
     schema = None if columns is None else spark_schema(_columns(columns))
-    if chosen(spark, engine, columns=columns, pushdown=pushdown) == "jvm":
+    if chosen(spark, engine, pushdown=pushdown) == "jvm":
         name = JVM_FORMAT
         prepared(spark)
     else:
@@ -254,7 +257,7 @@ def read_stream(
 
     paths = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
-    if chosen(spark, engine, columns=columns) == "jvm":
+    if chosen(spark, engine) == "jvm":
         name = JVM_FORMAT
         prepared(spark)
     else:

@@ -90,6 +90,16 @@ def test_equal_properties_are_decoded_once_whenever_they_were_published(monkeypa
     assert len(seen) == 1
 
 
+def test_long_headers_are_not_kept_between_batches() -> None:
+    """So that what is kept is bounded in bytes."""
+    kept = decoding._decoded_once.cache_info().currsize
+    long = stored(commands.Basic.Properties(app_id="a", headers={"x": "y" * 2000}))
+    assert [properties["app_id"] for properties, _ in decoded(long, long)] == ["a", "a"]
+    assert decoding._decoded_once.cache_info().currsize == kept
+    decoded(stored(commands.Basic.Properties(app_id="kept", headers={"x": "y" * 100})))
+    assert decoding._decoded_once.cache_info().currsize == kept + 1
+
+
 def test_a_read_makes_them_only_where_they_are_named(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store") as store:
         queue = store.declare_queue("q")

@@ -368,16 +368,12 @@ def test_each_source_has_a_name_of_its_own_and_the_session_chooses_who_has_logst
 
 
 def test_what_only_the_python_source_does_is_read_with_it(spark: SparkSession, mixed: Path) -> None:
-    assert "(Python)" in plan_of(logstore.spark.read(spark, mixed, columns=["lsn", "properties"]))
+    assert "logstore-jvm" in plan_of(logstore.spark.read(spark, mixed, columns=["lsn", "properties"]))
     assert "(Python)" in plan_of(logstore.spark.read(spark, mixed, pushdown=False))
-    with pytest.raises(errors.OptionError, match="does not make the column properties"):
-        logstore.spark.read(spark, mixed, columns=["lsn", "properties"], engine="jvm")
     with pytest.raises(errors.OptionError, match="pushdown is a choice of the Python source"):
         logstore.spark.read(spark, mixed, pushdown=True, engine="jvm")
     with pytest.raises(errors.OptionError, match="engine is 'jvm' or 'python', not 'scala'"):
         logstore.spark.read(spark, mixed, engine="scala")
-    asked = spark.read.format("logstore-jvm").schema("lsn bigint, headers map<string,string>").load(str(mixed))
-    assert "the column headers is made by the Python source only" in said(asked.collect)
 
 
 def test_a_checkpoint_of_one_source_is_continued_by_the_other(spark: SparkSession, tmp_path: Path) -> None:

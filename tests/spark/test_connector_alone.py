@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import logstore
+from kit.message_headers import HEADERS_FLAG, header, long, table
 from kit.row_oracle import record_rows
 from kit.spark_logs import churn, open_small
 from kit.spark_needed import require_connector
@@ -18,6 +20,7 @@ from kit.stores import ROOT
 from logstore.spark.engines import connector_jar
 from logstore.spark.java import QUICK_FLAGS, find_java
 from logstore.spark.planner import Planner
+from logstore.spark.schema import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,13 +90,13 @@ def problem(classes: Path, tmp_path: Path) -> Callable[..., str]:
 def tasks(classes: Path) -> Callable[..., list[list[str]]]:
     """Runs plans in a JVM without Spark: of each a line for each task, with the first column's values and the error."""
 
-    def run(plans: list[dict[str, Any]], schema: str, *arguments: str) -> list[list[str]]:
+    def run(plans: list[dict[str, Any]], schema: str, *arguments: str, flags: tuple[str, ...] = ()) -> list[list[str]]:
         (classes / "schema.json").write_text(schema)
         files = [classes / f"plan{number}.json" for number in range(len(plans))]
         for file, plan in zip(files, plans, strict=True):
             file.write_text(json.dumps(plan))
         where = class_path(classes, connector_jar())
-        lines = iter(java(where, "logstore.spark.ReadPlan", classes / "schema.json", *files, *arguments))
+        lines = iter(java(where, *flags, "logstore.spark.ReadPlan", classes / "schema.json", *files, *arguments))
         return [[next(lines) for _ in range(int(next(lines)))] for _ in plans]
 
     return run
@@ -102,10 +105,10 @@ def tasks(classes: Path) -> Callable[..., list[list[str]]]:
 LSN_ALONE = '{"type":"struct","fields":[{"name":"lsn","type":"long","nullable":false,"metadata":{}}]}'
 
 
-def planned(path: Path, **options: str) -> dict[str, Any]:
+def planned(path: Path, schema: str = LSN_ALONE, **options: str) -> dict[str, Any]:
     planner = Planner()
     given = {"path": str(path), **options}
-    made: dict[str, Any] = planner.plan(given, planner.schema(given), LSN_ALONE, [])
+    made: dict[str, Any] = planner.plan(given, planner.schema(given) if schema == LSN_ALONE else schema, schema, [])
     return made
 
 
@@ -121,6 +124,24 @@ def test_a_batch_stays_readable_where_another_thread_ends_the_task(
         first = whole.index(found[0])
         assert found == whole[first : first + len(found)]
     assert max(len(line.split()) for line in lines) == 50
+
+
+def test_the_properties_that_a_task_keeps_decoded_are_bounded_in_bytes(
+    tasks: Callable[..., list[list[str]]], tmp_path: Path
+) -> None:
+    """All headers with their texts take twice the memory that the task has."""
+    with logstore.open(tmp_path / "store") as store:
+        queue = store.declare_queue("q")
+        for first in range(0, 600, 100):
+            headers = [
+                header(HEADERS_FLAG, table([("x", b"x" + long(b"%d\xff" % number * 15_000))]))
+                for number in range(first, first + 100)
+            ]
+            store.publish_many(queue, [b""] * 100, headers=headers)
+    schema = spark_schema(["lsn", "headers"]).json()
+    plan = planned(tmp_path / "store", schema, types="MESSAGE_START", batch_rows="20")
+    (lines,) = tasks([plan], schema, flags=("-Xmx48m",))
+    assert sum(len(line.split()) for line in lines) == 600
 
 
 def test_a_stream_that_may_lose_data_reads_what_is_left(tasks: Callable[..., list[list[str]]], tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ for engine in sys.argv[3:]:
     frame = logstore.spark.read(spark, sys.argv[1], columns=["lsn", "queue"], partition_bytes=1, engine=engine)
     print(frame.count(), frame.where("queue = 'orders'").count())
 report = logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20)
+print(*(
+    logstore.spark.read(spark, sys.argv[1], export=sys.argv[2], columns=["properties"], engine=engine)
+    .where("properties IS NULL").count() for engine in sys.argv[3:]
+))
 print(report.records, report.last_lsn)
 spark.stop()
 """
@@ -53,7 +57,12 @@ for engine in sys.argv[3:]:
         spark.addArtifacts(str(connector_jar()))
     frame = logstore.spark.read(spark, sys.argv[1], engine=engine)
     print(frame.count(), frame.where("queue = 'orders'").count(), frame.where("type = 'CLOSE'").count())
-print(logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20).records)
+report = logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20)
+print(*(
+    logstore.spark.read(spark, sys.argv[1], export=sys.argv[2], columns=["properties"], engine=engine)
+    .where("properties IS NULL").count() for engine in sys.argv[3:]
+))
+print(report.records)
 spark.stop()
 """
 
@@ -117,9 +126,10 @@ def test_executors_in_processes_of_their_own_read_and_export(
     run: Callable[..., str], mixed: Path, tmp_path: Path, both: list[str]
 ) -> None:
     rows = record_rows(mixed)
-    executors, *counts, exported = run(CLUSTER, mixed, tmp_path / "job", *both).split("\n")[-5:-1]
+    executors, *counts, decoded, exported = run(CLUSTER, mixed, tmp_path / "job", *both).split("\n")[-6:-1]
     assert int(executors) == 2
     assert counts == [f"{len(rows)} {sum(row['queue'] == 'orders' for row in rows)}"] * 2
+    assert decoded == f"{len(rows)} {len(rows)}"
     assert int(exported.split()[0]) == len(rows)
 
 
@@ -144,8 +154,9 @@ def test_a_session_through_spark_connect_reads_and_exports(
     with (ROOT / "build/spark-connect.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a local server of Spark Connect has one port, and another worker may run one
         said = run(CONNECT, mixed, tmp_path / "job", *both, **environment)
-    *counts, exported = said.split("\n")[-4:-1]
+    *counts, decoded, exported = said.split("\n")[-5:-1]
     assert counts == [f"{len(rows)} {sum(row['queue'] == 'orders' for row in rows)} 1"] * 2
+    assert decoded == f"{len(rows)} {len(rows)}"
     assert int(exported) == len(rows)
 
 

@@ -1,10 +1,8 @@
 package logstore.spark;
 
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarArray;
-import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -14,7 +12,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * A column keeps its scan reachable, so the memory that it reads is freed by the next batch or an ended task, never before.
  */
-final class LogColumn extends ColumnVector {
+final class LogColumn extends LogVector {
     private final BatchMemory memory; // keeps it reachable
     private final LogColumn items; // of a list
     private final boolean wideIndex;
@@ -52,16 +50,6 @@ final class LogColumn extends ColumnVector {
 
     BatchMemory memory() {
         return memory;
-    }
-
-    @Override
-    public void close() {
-        // RangeReader frees the batch.
-    }
-
-    @Override
-    public boolean hasNull() {
-        return nulls > 0;
     }
 
     @Override
@@ -144,30 +132,5 @@ final class LogColumn extends ColumnVector {
     @Override
     public ColumnVector getChild(int ordinal) {
         return items;
-    }
-
-    @Override
-    public short getShort(int row) {
-        throw new UnsupportedOperationException("no column of a log is a short");
-    }
-
-    @Override
-    public float getFloat(int row) {
-        throw new UnsupportedOperationException("no column of a log is a float");
-    }
-
-    @Override
-    public double getDouble(int row) {
-        throw new UnsupportedOperationException("no column of a log is a double");
-    }
-
-    @Override
-    public ColumnarMap getMap(int row) {
-        throw new UnsupportedOperationException("no column of a log is a map");
-    }
-
-    @Override
-    public Decimal getDecimal(int row, int precision, int scale) {
-        throw new UnsupportedOperationException("no column of a log is a decimal");
     }
 }

@@ -32,7 +32,7 @@ final class Plan {
     static final class Common implements Serializable {
         private static final long serialVersionUID = 1L;
 
-        /** For each column of the schema its number in the scanner; -1: the store's UUID. */
+        /** For each column of the schema its number in the scanner; negative: what RangeReader makes. */
         final int[] columns;
         /** By a column's number: the texts that its indices mean; null: no column of indices. */
         final String[][] dictionaries;

@@ -19,7 +19,12 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     static final int QUEUE = 10; // LS_ROWS_QUEUE: its texts are the range's, and its indices have four bytes
     private static final int TYPE = 1; // LS_ROWS_TYPE
     private static final int QUEUE_IDS = 12; // LS_ROWS_QUEUE_IDS
+    private static final int HEADER = 34; // LS_ROWS_HEADER
+
+    // Columns that the scanner does not have, as planner.py numbers them.
     private static final int STORE = -1;
+    private static final int PROPERTIES = -2;
+    private static final int HEADERS = -3;
     private static final Logger LOG = LoggerFactory.getLogger("logstore.spark");
 
     private final Plan.Common common;
@@ -27,8 +32,10 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     private final long limit;
     private final BatchMemory memory;
     private final long[] layout;
-    private final LogColumn[] columns;
+    private final ColumnVector[] columns;
     private final LogColumn items;
+    private final LogColumn header; // that the properties are made from
+    private final BatchProperties properties; // null: no column shows them
     private final ColumnarBatch batch;
     private long keepLsn;
     private int knownTypes;
@@ -44,14 +51,22 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
         memory = new BatchMemory(opened());
         ended = memory.scan() == 0;
         items = new LogColumn(DataTypes.LongType, memory, null, null, false);
-        columns = new LogColumn[common.columns.length];
+        header = new LogColumn(DataTypes.BinaryType, memory, null, null, false);
+        properties = shows(PROPERTIES) || shows(HEADERS) ? new BatchProperties(header, shows(HEADERS)) : null;
+        columns = new ColumnVector[common.columns.length];
         StructField[] fields = schema.fields();
         for (int i = 0; i < columns.length; i++) {
             int number = common.columns[i];
-            columns[i] = new LogColumn(fields[i].dataType(), memory, number == QUEUE_IDS ? items : null, texts(number),
-                number == QUEUE);
+            columns[i] = number == PROPERTIES || number == HEADERS
+                ? properties.column(fields[i].dataType())
+                : new LogColumn(fields[i].dataType(), memory, number == QUEUE_IDS ? items : null, texts(number),
+                    number == QUEUE);
         }
-        batch = new ColumnarBatch((ColumnVector[]) columns);
+        batch = new ColumnarBatch(columns);
+    }
+
+    private boolean shows(int column) {
+        return Arrays.stream(common.columns).anyMatch(number -> number == column);
     }
 
     /** A scan of the range; 0: a part of it is gone, and the stream may lose it. */
@@ -81,7 +96,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     private long[] numbers() {
         long mask = 0;
         for (int number : common.columns) {
-            mask |= number == STORE ? 0 : 1L << number;
+            mask |= number == STORE ? 0 : 1L << (number < 0 ? HEADER : number);
         }
         return new long[] {
             keepLsn, common.permissive ? 1 : 0, mask, range.startLsn, range.stopLsn, range.asOfLsn,
@@ -156,13 +171,18 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
         items.show(layout, layout.length - Scanner.COLUMN_NUMBERS);
         for (int i = 0; i < columns.length; i++) {
             int number = common.columns[i];
-            if (number == STORE) {
+            if (number < 0) {
                 continue;
             }
-            columns[i].show(layout, 1 + number * Scanner.COLUMN_NUMBERS);
+            LogColumn column = (LogColumn) columns[i];
+            column.show(layout, 1 + number * Scanner.COLUMN_NUMBERS);
             if (number == TYPE) {
-                learnTypes(columns[i]);
+                learnTypes(column);
             }
+        }
+        if (properties != null) {
+            header.show(layout, 1 + HEADER * Scanner.COLUMN_NUMBERS);
+            properties.show(count);
         }
         batch.setNumRows(count);
     }
