@@ -15,6 +15,7 @@ import pytest
 from kit.s3_server import ENVIRONMENT
 from kit.spark_logs import mixed_log
 from kit.spark_needed import require_connector, require_spark
+from kit.spark_workers import quick_python
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             patch.setenv(name, value)
         warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
         made = logstore.spark.session(quick=True, log_level="FATAL", conf=SETTINGS | warehouse)
+    made.sparkContext.pythonExec = quick_python(tmp_path_factory.mktemp("python"))
     logstore.spark.register(made)
     yield made
     made.stop()
