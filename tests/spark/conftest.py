@@ -31,6 +31,9 @@ SETTINGS = {
     "spark.sql.warehouse.dir": "build/spark-warehouse",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # One JVM runs all of these tests: room for all code that it compiles, or it looks for code to throw away, and for
+    # classes and young objects, or it collects garbage often.
+    "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=400m -Xmn300m",
     # Compiling code for a query takes longer than these few rows do; test_connector.py runs with such code.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
