@@ -20,7 +20,7 @@ from logstore.spark.java import QUICK_FLAGS, find_java
 from logstore.spark.planner import Planner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 pytestmark = pytest.mark.spark
@@ -47,40 +47,49 @@ def class_path(*before: Path | None) -> str:
     return os.pathsep.join([*map(str, filter(None, before)), f"{Path(pyspark.__file__).parent / 'jars'}/*"])
 
 
-def java(where: str, *arguments: str | Path, at: Path | None = None) -> list[str]:
-    """What a program prints that gets these arguments in a JVM with this class path."""
-    command = [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=at)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.fixture
-def problem(classes: Path, tmp_path: Path) -> Callable[..., str]:
-    """What the connector says in a JVM with these arguments and this directory before the jar."""
-
-    def run(*arguments: str, before: Path | None = None) -> str:
-        command = class_path(before, connector_jar(), classes)
-        (line,) = java(command, *arguments, "Problem", at=tmp_path)
-        return line
-
-    return run
+def java(where: str, *arguments: str | Path) -> list[str | Path]:
+    """The command that starts a program with these arguments in a JVM with this class path."""
+    return [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
 
 
 @pytest.fixture(scope="module")
-def tasks(classes: Path) -> Callable[..., list[list[str]]]:
+def problems(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the connector says where it cannot work as usual; one JVM for all of that, since starting it takes long."""
+    place = tmp_path_factory.mktemp("problems")
+    (place / "other" / "logstore").mkdir(parents=True)
+    (place / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
+    cases = {"architecture": "os.arch=riscv64", "spark": "other", "directory": "java.io.tmpdir=none"}
+    command = java(class_path(classes), "Problem", connector_jar() or "", *cases.values())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+    left = {"files left": " ".join(path.name for path in place.glob("logstore-scanner-*"))}
+    return dict(zip(cases, done.stdout.splitlines(), strict=True)) | left
+
+
+@pytest.fixture(scope="module")
+def tasks(classes: Path) -> Iterator[Callable[..., list[list[str]]]]:
     """Runs plans in a JVM without Spark: of each a line for each task, with the first column's values and the error."""
+    command = java(class_path(classes, connector_jar()), "logstore.spark.ReadPlan")
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    requests, replies = process.stdin, process.stdout
+    assert requests is not None
+    assert replies is not None
+
+    def line() -> str:
+        found = replies.readline()
+        assert found, f"the JVM ended with {process.wait()}"
+        return found.removesuffix("\n")
 
     def run(plans: list[dict[str, Any]], schema: str, *arguments: str) -> list[list[str]]:
         (classes / "schema.json").write_text(schema)
         files = [classes / f"plan{number}.json" for number in range(len(plans))]
         for file, plan in zip(files, plans, strict=True):
             file.write_text(json.dumps(plan))
-        where = class_path(classes, connector_jar())
-        lines = iter(java(where, "logstore.spark.ReadPlan", classes / "schema.json", *files, *arguments))
-        return [[next(lines) for _ in range(int(next(lines)))] for _ in plans]
+        print(classes / "schema.json", *files, *arguments, sep="\t", file=requests, flush=True)
+        return [[line() for _ in range(int(line()))] for _ in plans]
 
-    return run
+    with process:  # which ends its input
+        yield run
 
 
 LSN_ALONE = '{"type":"struct","fields":[{"name":"lsn","type":"long","nullable":false,"metadata":{}}]}'
@@ -138,25 +147,21 @@ def test_lists_that_do_not_fit_each_other_are_refused(tasks: Callable[..., list[
     assert "OptionError" in found[2][0]
 
 
-def test_another_architecture_is_one_plain_error(problem: Callable[..., str]) -> None:
-    assert problem("-Dos.arch=riscv64") == (
+def test_another_architecture_is_one_plain_error(problems: dict[str, str]) -> None:
+    assert problems["architecture"] == (
         "StoreError: the jar of the source logstore-jvm has no native library for linux-riscv64, this machine: build "
         "the jar there with 'make jar', or use the Python source with engine='python'"
     )
 
 
-def test_another_spark_is_one_plain_error(problem: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "other" / "logstore").mkdir(parents=True)
-    (tmp_path / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
-    found = problem(before=tmp_path / "other")
+def test_another_spark_is_one_plain_error(problems: dict[str, str]) -> None:
+    found = problems["spark"]
     assert found.startswith(
         "StoreError: the jar of the source logstore-jvm was built with Spark 5.1.0 for Spark 5 from"
     )
     assert "use the jar of that version, or the Python source with engine='python'" in found
 
 
-def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(
-    problem: Callable[..., str], tmp_path: Path
-) -> None:
-    assert problem(f"-Djava.io.tmpdir={tmp_path / 'none'}") == "null"
-    assert not list(tmp_path.glob("logstore-scanner-*"))  # deleted once it is loaded
+def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(problems: dict[str, str]) -> None:
+    assert problems["directory"] == "null"
+    assert problems["files left"] == ""  # deleted once it is loaded
