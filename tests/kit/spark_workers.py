@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 IMPORTED: Final = ("pyarrow", "pyspark.worker", "logstore.arrow", "logstore.spark.source", "logstore.spark.stream")
 DAEMON: Final = "pyspark.daemon"
 TASKS: Final = "pyspark.worker"
+PLANS: Final = "pyspark.sql.worker.plan_data_source_read"
 
 
 def quick_python(place: Path) -> str:
@@ -40,6 +41,8 @@ def run(module: str, *arguments: str) -> None:
     sys.argv[:] = [module, *arguments]
     if module == DAEMON:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads of its own, because of the fork
+        if PLANS in arguments:  # queries get two tasks, as on a machine with one core
+            os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         for name in (*IMPORTED, *arguments, *(["pandas"] if TASKS in arguments else [])):
             importlib.import_module(name)
         gc.freeze()  # a worker collects garbage after each task
