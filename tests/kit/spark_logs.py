@@ -94,11 +94,11 @@ def mixed_log(path: Path) -> None:
     )
     assert killed.returncode == -9, killed.stderr
     store = open_small(path)
-    # Live messages keep the log long enough for several partitions.
-    store.publish_many(store.queue("audit"), [b"%d" % n * 1000 for n in range(1000)])
+    # Live messages, few and large, keep the log long enough for several partitions.
+    store.publish_many(store.queue("audit"), [b"%d" % n * 4000 for n in range(250)])
     store.dequeue(kept, "orders")
     everything(store, b"second, ")
-    store.publish_many(store.queue("audit"), [b"%d" % n * 1000 for n in range(1000)])
+    store.publish_many(store.queue("audit"), [b"%d" % n * 4000 for n in range(250)])
     store.close()
 
 

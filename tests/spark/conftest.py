@@ -15,6 +15,7 @@ import pytest
 from kit.s3_server import ENVIRONMENT
 from kit.spark_logs import mixed_log
 from kit.spark_needed import require_connector, require_spark
+from kit.spark_workers import quick_python
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ SETTINGS = {
     "spark.sql.warehouse.dir": "build/spark-warehouse",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # One JVM runs all of these tests: room for all code that it compiles, or it looks for code to throw away, and for
+    # classes and young objects, or it collects garbage often.
+    "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=400m -Xmn300m",
     # Compiling code for a query takes longer than these few rows do; test_connector.py runs with such code.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -58,6 +62,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             patch.setenv(name, value)
         warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
         made = logstore.spark.session(quick=True, log_level="FATAL", conf=SETTINGS | warehouse)
+    made.sparkContext.pythonExec = quick_python(tmp_path_factory.mktemp("python"))
     logstore.spark.register(made)
     yield made
     made.stop()

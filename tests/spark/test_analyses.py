@@ -71,11 +71,13 @@ def cut(time: datetime | None, us: timedelta) -> datetime | None:
 
 
 def executed(table: DataFrame) -> str:
-    """The plan by which this table was computed."""
-    table.collect()
-    plan = table._jdf.queryExecution().executedPlan().toString()
+    """The plan by which this table was computed, or else is computed now."""
+    execution = table._jdf.queryExecution()
+    if "isFinalPlan=false" in execution.executedPlan().toString():
+        table.collect()
+    plan: str = execution.executedPlan().toString()
     assert "isFinalPlan=true" in plan or "AdaptiveSparkPlan" not in plan
-    return plan.split("+- == Initial Plan ==")[0]
+    return plan.split("+- == Initial Plan ==", maxsplit=1)[0]
 
 
 def keys_of_shuffles(plan: str) -> list[set[str]]:

@@ -23,13 +23,13 @@ from logstore.spark.planner import Planner
 from logstore.spark.schema import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 pytestmark = pytest.mark.spark
 
 
-OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
+HEAP_MIB = 48
 MOUNTED = """
 set -e
 mount --bind "$1" "$1"
@@ -60,46 +60,49 @@ def class_path(*before: Path | None) -> str:
     return os.pathsep.join([*map(str, filter(None, before)), f"{Path(pyspark.__file__).parent / 'jars'}/*"])
 
 
-def java(where: str, *arguments: str | Path, at: Path | None = None, noexec: tuple[Path, ...] = ()) -> list[str]:
-    """What a program prints that gets these arguments in a JVM with this class path.
-
-    Nothing may be run from the directories ``noexec``, which are mounted so for the JVM alone.
-    """
-    command = [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
-    for directory in noexec:
-        command = ["sh", "-c", MOUNTED, "sh", directory, *command]
-    command = [*OWN_MOUNTS, *command] if noexec else command
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=at)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.fixture
-def problem(classes: Path, tmp_path: Path) -> Callable[..., str]:
-    """What the connector says in a JVM with these arguments and this directory before the jar."""
-
-    def run(*arguments: str, before: Path | None = None, noexec: tuple[Path, ...] = ()) -> str:
-        command = class_path(before, connector_jar(), classes)
-        (line,) = java(command, *arguments, "Problem", at=tmp_path, noexec=noexec)
-        return line
-
-    return run
+def java(where: str, *arguments: str | Path) -> list[str | Path]:
+    """The command that starts a program with these arguments in a JVM with this class path."""
+    return [find_java().home / "bin" / "java", *QUICK_FLAGS.split(), "-cp", where, *arguments]
 
 
 @pytest.fixture(scope="module")
-def tasks(classes: Path) -> Callable[..., list[list[str]]]:
-    """Runs plans in a JVM without Spark: of each a line for each task, with the first column's values and the error."""
+def problems(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the connector says where it cannot work as usual; one JVM for all of that, since starting it takes long."""
+    place = tmp_path_factory.mktemp("problems")
+    (place / "other" / "logstore").mkdir(parents=True)
+    (place / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
+    cases = {"architecture": "os.arch=riscv64", "spark": "other", "directory": "java.io.tmpdir=none"}
+    command = java(class_path(classes), "Problem", connector_jar() or "", *cases.values())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+    left = {"files left": " ".join(path.name for path in place.glob("logstore-scanner-*"))}
+    return dict(zip(cases, done.stdout.splitlines(), strict=True)) | left
 
-    def run(plans: list[dict[str, Any]], schema: str, *arguments: str, flags: tuple[str, ...] = ()) -> list[list[str]]:
+
+@pytest.fixture(scope="module")
+def tasks(classes: Path) -> Iterator[Callable[..., list[list[str]]]]:
+    """Runs plans in a JVM without Spark: of each a line for each task, with the first column's values and the error."""
+    command = java(class_path(classes, connector_jar()), f"-Xmx{HEAP_MIB}m", "logstore.spark.ReadPlan")
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    requests, replies = process.stdin, process.stdout
+    assert requests is not None
+    assert replies is not None
+
+    def line() -> str:
+        found = replies.readline()
+        assert found, f"the JVM ended with {process.wait()}"
+        return found.removesuffix("\n")
+
+    def run(plans: list[dict[str, Any]], schema: str, *arguments: str) -> list[list[str]]:
         (classes / "schema.json").write_text(schema)
         files = [classes / f"plan{number}.json" for number in range(len(plans))]
         for file, plan in zip(files, plans, strict=True):
             file.write_text(json.dumps(plan))
-        where = class_path(classes, connector_jar())
-        lines = iter(java(where, *flags, "logstore.spark.ReadPlan", classes / "schema.json", *files, *arguments))
-        return [[next(lines) for _ in range(int(next(lines)))] for _ in plans]
+        print(classes / "schema.json", *files, *arguments, sep="\t", file=requests, flush=True)
+        return [[line() for _ in range(int(line()))] for _ in plans]
 
-    return run
+    with process:  # which ends its input
+        yield run
 
 
 LSN_ALONE = '{"type":"struct","fields":[{"name":"lsn","type":"long","nullable":false,"metadata":{}}]}'
@@ -129,7 +132,7 @@ def test_a_batch_stays_readable_where_another_thread_ends_the_task(
 def test_the_properties_that_a_task_keeps_decoded_are_bounded_in_bytes(
     tasks: Callable[..., list[list[str]]], tmp_path: Path
 ) -> None:
-    """All headers with their texts take twice the memory that the task has."""
+    """All headers with their texts take twice the memory that the JVM has."""
     with logstore.open(tmp_path / "store") as store:
         queue = store.declare_queue("q")
         for first in range(0, 600, 100):
@@ -140,7 +143,7 @@ def test_the_properties_that_a_task_keeps_decoded_are_bounded_in_bytes(
             store.publish_many(queue, [b""] * 100, headers=headers)
     schema = spark_schema(["lsn", "headers"]).json()
     plan = planned(tmp_path / "store", schema, types="MESSAGE_START", batch_rows="20")
-    (lines,) = tasks([plan], schema, flags=("-Xmx48m",))
+    (lines,) = tasks([plan], schema)
     assert sum(len(line.split()) for line in lines) == 600
 
 
@@ -175,49 +178,52 @@ def test_lists_that_do_not_fit_each_other_are_refused(tasks: Callable[..., list[
     assert "OptionError" in found[2][0]
 
 
-def test_another_architecture_is_one_plain_error(problem: Callable[..., str]) -> None:
-    assert problem("-Dos.arch=riscv64") == (
+def test_another_architecture_is_one_plain_error(problems: dict[str, str]) -> None:
+    assert problems["architecture"] == (
         "StoreError: the jar of the source logstore-jvm has no native library for linux-riscv64, this machine: build "
         "the jar there with 'make jar', or use the Python source with engine='python'"
     )
 
 
-def test_another_spark_is_one_plain_error(problem: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "other" / "logstore").mkdir(parents=True)
-    (tmp_path / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
-    found = problem(before=tmp_path / "other")
+def test_another_spark_is_one_plain_error(problems: dict[str, str]) -> None:
+    found = problems["spark"]
     assert found.startswith(
         "StoreError: the jar of the source logstore-jvm was built with Spark 5.1.0 for Spark 5 from"
     )
     assert "use the jar of that version, or the Python source with engine='python'" in found
 
 
-def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(
-    problem: Callable[..., str], tmp_path: Path
-) -> None:
-    assert problem(f"-Djava.io.tmpdir={tmp_path / 'none'}") == "null"
-    assert not list(tmp_path.glob("logstore-scanner-*"))  # deleted once it is loaded
+def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(problems: dict[str, str]) -> None:
+    assert problems["directory"] == "null"
+    assert problems["files left"] == ""  # deleted once it is loaded
 
 
 @pytest.fixture
-def mounts() -> None:
-    tried = subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False)
-    if tried.returncode:
+def own_mounts() -> list[str]:
+    """What begins a command that has mounts of its own."""
+    command = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("A NOEXEC DIRECTORY IS NOT TRIED: this system gives a user no mount namespace of its own")
+    return command
 
 
-@pytest.mark.usefixtures("mounts")
 def test_a_library_is_not_loaded_from_a_noexec_mount_and_without_another_place_this_is_one_plain_error(
-    problem: Callable[..., str], tmp_path: Path
+    classes: Path, own_mounts: list[str], tmp_path: Path
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    places = (f"-Djava.io.tmpdir={scratch}", f"-Duser.home={tmp_path}")
-    assert problem(*places, noexec=(scratch,)) == "null"
-    refused = problem(*places, noexec=(tmp_path, Path("/dev/shm")))
-    assert refused.startswith(
+    flags = (f"-Djava.io.tmpdir={scratch}", f"-Duser.home={tmp_path}")
+    command = java(class_path(classes), *flags, "Problem", connector_jar() or "", "file.encoding=UTF-8")
+    found = []
+    for noexec in ((scratch,), (tmp_path, Path("/dev/shm"))):
+        mounted = [*own_mounts, *(word for path in noexec for word in ("sh", "-c", MOUNTED, "sh", path)), *command]
+        done = subprocess.run(mounted, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found += done.stdout.splitlines()
+    assert found[0] == "null"
+    assert found[1].startswith(
         f"StoreError: the native library of the source logstore-jvm cannot be loaded from any of {scratch} ("
     )
-    assert "/dev/shm (" in refused
-    assert "name a directory that is no noexec mount with -Djava.io.tmpdir" in refused
+    assert "/dev/shm (" in found[1]
+    assert "name a directory that is no noexec mount with -Djava.io.tmpdir" in found[1]
     assert not list(tmp_path.rglob("logstore-scanner-*"))

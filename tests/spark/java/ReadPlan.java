@@ -1,5 +1,8 @@
 package logstore.spark;
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 
@@ -8,17 +11,24 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Reads the ranges of plans as tasks do. Arguments: the file of a schema, files of plans in JSON, and perhaps "ended-by-another":
- * another thread then ends each task after its first batch, and the values of that batch are read after that, with garbage
- * collections between. Prints for each plan a line with the number of its ranges, then one for each range, with the first
- * column's values and the error, if any.
+ * Reads the ranges of plans as tasks do. Each line of its input has, between tabs, the file of a schema, files of plans in JSON,
+ * and perhaps "ended-by-another": another thread then ends each task after its first batch, and the values of that batch are
+ * read after that, with garbage collections between. Prints for each plan a line with the number of its ranges, then one for
+ * each range, with the first column's values and the error, if any.
  */
 final class ReadPlan {
     private static final String ENDED = "ended-by-another";
 
     private ReadPlan() {}
 
-    public static void main(String[] given) throws Exception {
+    public static void main(String[] none) throws Exception {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            readAll(line.split("\t"));
+        }
+    }
+
+    private static void readAll(String[] given) throws Exception {
         StructType schema = (StructType) DataType.fromJson(Files.readString(Paths.get(given[0])));
         boolean ended = given[given.length - 1].equals(ENDED);
         for (int at = 1; at < given.length - (ended ? 1 : 0); at++) {
