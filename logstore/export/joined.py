@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.export.manifest import FileInfo
+    from logstore.inspect import ReaderInfo
 
 __all__ = [
     "DECIDING",
@@ -83,6 +84,8 @@ class Join:
     """The end of the log's side. Equal to ``keep_lsn``, or below it, if the export has everything."""
     tail_bytes: int
     """Bytes of the log's side."""
+    info: ReaderInfo
+    """The log as it was found: every later reader of it knows its end."""
 
     @property
     def last_lsn(self) -> int:
@@ -128,12 +131,12 @@ def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str] 
 
 def _joined(source: Path, path: Place, manifest: Manifest) -> Join:
     with _reader(source, max(1, manifest.last_lsn)) as reader:
-        segments = reader.segments()
+        info, segments = reader.info, reader.segments()
         planned = plan_run(reader, manifest)  # raises for another store, another history and a gap
-    check_mark(source, None, segments, manifest.mark)
+    check_mark(source, None, segments, manifest.mark, end_lsn=info.end_lsn)
     # Between two epochs no record is lost when the base passes the export's last LSN.
     keep_lsn = max(1, manifest.last_lsn, segments[0].first_lsn if segments else 0)
-    return Join(source, path, manifest, keep_lsn, planned.stop_lsn, planned.log_bytes if planned.units else 0)
+    return Join(source, path, manifest, keep_lsn, planned.stop_lsn, planned.log_bytes if planned.units else 0, info)
 
 
 def _reader(source: Path, keep_lsn: int) -> Reader:
@@ -212,6 +215,7 @@ def known_places(join: Join) -> pa.Table | None:
         columns=["id"],
         where=Where(types=_ENDING),
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names={},
     ) as rows:
         ids = rows.read_all()["id"]
@@ -235,6 +239,7 @@ def decisions(join: Join) -> pa.Table:
         columns=["id", "type", "lsn", "time"],
         where=Where(types=tuple(DECIDING)),
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names={},
         strings="plain",
     ) as rows:
@@ -284,6 +289,7 @@ def tail_messages(join: Join, queue_names: Mapping[int, str], *, body: bool) -> 
         stop_lsn=max(join.last_lsn, join.end_lsn),
         seed=seed,
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names=queue_names,
         body=join.manifest.options.body if body else None,
     ) as scan:

@@ -78,7 +78,7 @@ def read_table(
     made = schema(columns) if table == "records" else _chosen(table, columns)
 
     def work(join: Join) -> Any:
-        names = queue_names(join.source, connect=connect, catalog=catalog)
+        names = queue_names(join.source, connect=connect, catalog=catalog, info=join.info)
         if table == "records":
             return _Records(join, made, names).batches()
         body = "body" in made.names
@@ -129,6 +129,7 @@ class _Records:
             columns=self._made.names,
             body=join.manifest.options.body if "body" in self._made.names else None,
             keep_lsn=join.keep_lsn,
+            end_lsn=join.info.end_lsn,
             as_of_lsn=join.end_lsn,
             queue_names=self._names,
             strings="plain",

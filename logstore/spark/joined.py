@@ -219,6 +219,7 @@ class _Records:
                 stop_time=conditions.stop_time,
             ),
             keep_lsn=join.keep_lsn,
+            end_lsn=join.info.end_lsn,
             as_of_lsn=join.end_lsn,
             queue_names=names,
             strings="plain",
@@ -315,7 +316,7 @@ def _has_bounds(options: Options) -> bool:
 
 
 def _names(join: Join, options: Options) -> dict[int, str]:
-    return queue_names(join.source, connect=options.connect, catalog=options.catalog)
+    return queue_names(join.source, connect=options.connect, catalog=options.catalog, info=join.info)
 
 
 # ---- Rows of files
@@ -390,7 +391,10 @@ def _place(spark: SparkSession, join: Join, time: datetime) -> int:
     (found,) = exported.where(f.col("time") >= f.lit(time)).agg(f.min("lsn")).collect()
     if found[0] is not None:
         return int(found[0])
-    return min(lsn_at(join.source, time, start_lsn=join.keep_lsn, keep_lsn=join.keep_lsn), max(1, join.end_lsn))
+    return min(
+        lsn_at(join.source, time, start_lsn=join.keep_lsn, keep_lsn=join.keep_lsn, end_lsn=join.info.end_lsn),
+        max(1, join.end_lsn),
+    )
 
 
 def _spark_fields(schema: pa.Schema) -> StructType:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROTOCOL", "Planner", "main"]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Changes with the requests; the connector refuses a planner of another one."""
 
 BATCH_ROWS: Final = 4096
@@ -237,6 +237,7 @@ def _task(one: Range) -> dict[str, Any]:
         "start_lsn": one.start_lsn,
         "stop_lsn": one.stop_lsn,
         "keep_lsn": one.keep_lsn,
+        "end_lsn": one.end_lsn or 0,
         "as_of_lsn": max(1, one.as_of_lsn),
         "named": named,
         "names": [one.names[number] for number in named],

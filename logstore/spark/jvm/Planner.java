@@ -25,7 +25,7 @@ import scala.Option;
 final class Planner {
     /** The setting that names the Python; without it the one of Spark's own settings. */
     static final String PYTHON = "spark.logstore.python";
-    private static final int PROTOCOL = 1;
+    private static final int PROTOCOL = 2;
 
     // Says in one line what is missing, where Python would print a traceback.
     private static final String PROGRAM = String.join("\n",
