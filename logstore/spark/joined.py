@@ -230,8 +230,8 @@ class _Records:
 
 
 def _local(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows of the log as a frame that does not depend on it."""
-    return spark.createDataFrame(rows)
+    """Rows of the log as a frame that does not depend on it, in one task: each task costs more than these rows."""
+    return spark.createDataFrame(rows).coalesce(1)
 
 
 def _with_places(frame: DataFrame, known: DataFrame) -> DataFrame:
