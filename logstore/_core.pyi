@@ -1851,6 +1851,7 @@ class Lib:
         system: vfs_ptr | Null,
         store_dir: Chars | bytes | Null,
         keep_lsn: int,
+        end_lsn: int,
         from_lsn: int,
         reader: Pointer[ls_reader_ptr] | Null,
         /,

@@ -840,8 +840,12 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
 /* As ls_reader_open, and also what another leader may still cut. */
 int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
-   ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
-int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
+   ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error.
+   end_lsn: where an earlier reader of the log found its end (not one that was opened undurable); 0: unknown. This reader
+   ends there. It then need not search for the end, and does not say how the log was left; `index` is then that of an
+   earlier batch. LS_RECYCLED also if the log ends earlier now; ls_reader_next: LS_OPTION if no batch ends there. */
+int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t end_lsn, uint64_t from_lsn,
+                        ls_reader **reader);
 /* This reader skips unreadable parts: missing segments, damaged files and headers, and the rest of a segment after a
    damaged batch. LS_CORRUPT only if no segment is left. keep_lsn 0: from the base. */
 int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,

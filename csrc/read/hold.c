@@ -383,5 +383,5 @@ void ls_hold_release(ls_hold *h) {
 }
 
 int ls_hold_read(const ls_hold *h, uint64_t from_lsn, ls_reader **reader) {
-    return reader_open_kept(h->v, h->store_dir, h->hold.hold_lsn, from_lsn, false, reader);
+    return reader_open_kept(h->v, h->store_dir, h->hold.hold_lsn, from_lsn, reader);
 }

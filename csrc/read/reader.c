@@ -5,6 +5,8 @@
  * With a writer, the hint gives the end and the base. A segment that the base passes while it is read may be recycled.
  * Its batches then fail to validate; the reader reads the hint again and returns LS_RECYCLED. It never reports
  * corruption then, and never returns bytes of the file's next use.
+ *
+ * Without a writer the log is searched for its end, unless the caller knows one (scan_known_end.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -191,10 +193,41 @@ static int begin_again_at_hold(ls_reader *reader) {
     return rc;
 }
 
+static int fail_ends_earlier(uint64_t end_lsn, uint64_t known_end_lsn) {
+    return fail(LS_RECYCLED,
+                "the log ends at LSN %llu, and ended at LSN %llu for an earlier reader: the rest was not forced, and "
+                "is lost; begin again",
+                (unsigned long long)end_lsn, (unsigned long long)known_end_lsn);
+}
+
+/* How much is left of a log that ended here for an earlier reader. */
+static uint64_t kept_end(const struct scan *s, uint64_t known_end_lsn) {
+    uint64_t kept_lsn = scan_kept_end(s, known_end_lsn);
+    return s->end_lsn < kept_lsn ? s->end_lsn : kept_lsn;
+}
+
+/* The log that a search finds ends no later than the known end, as far as this reader is concerned. */
+static int stop_at_known(ls_reader *reader) {
+    struct scan *s = &reader->scan;
+    uint64_t kept_lsn = kept_end(s, reader->known_end_lsn);
+    if (kept_lsn < reader->known_end_lsn) {
+        return fail_ends_earlier(kept_lsn, reader->known_end_lsn);
+    }
+    scan_stop_at(s, reader->known_end_lsn);
+    return LS_OK;
+}
+
 static int try_open(ls_reader *reader) {
     int rc = look_for_writer(reader);
     if (rc == LS_OK && reader->live && !read_hint(reader, &reader->hint)) {
         return fail(LS_LOCKED, "the store is being opened by its writer, and has no readable hint yet; try again");
+    }
+    if (rc == LS_OK && !reader->live && reader->known_end_lsn != 0) {
+        if (scan_open_known(&reader->scan, reader->v, reader->dir, &reader->meta, find_kept_segment(reader),
+                            reader->known_end_lsn)) {
+            return LS_OK;
+        }
+        scan_close(&reader->scan);
     }
     if (rc == LS_OK) {
         struct hint h = reader->hint;
@@ -207,7 +240,7 @@ static int try_open(ls_reader *reader) {
     if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
         rc = begin_again_at_hold(reader);
     }
-    return rc;
+    return rc == LS_OK && reader->known_end_lsn != 0 ? stop_at_known(reader) : rc;
 }
 
 /* A writer may open, close, or recycle segments meanwhile; then the result is not valid, and the reader tries again. */
@@ -268,18 +301,24 @@ static int open_permissively(ls_reader *reader) {
     return fail_recycled(reader, reader->hint.base_lsn);
 }
 
-static int open_reader(vfs *v, const char *store_dir, const struct stream_set *known, uint64_t keep_lsn,
-                       uint64_t from_lsn, bool permissive, bool undurable, ls_reader **reader) {
+struct wish {
+    struct stream_set known;
+    uint64_t keep_lsn, known_end_lsn, from_lsn;
+    bool permissive, undurable;
+};
+
+static int open_reader(vfs *system, const char *store_dir, const struct wish *wish, ls_reader **reader) {
     *reader = NULL;
     ls_reader *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return fail_memory();
     }
-    made->v = v;
-    made->keep_lsn = keep_lsn;
-    made->permissive = permissive;
-    made->undurable = undurable;
-    made->scan.known = *known;
+    made->v = system != NULL ? system : vfs_posix();
+    made->keep_lsn = wish->keep_lsn;
+    made->known_end_lsn = wish->known_end_lsn;
+    made->permissive = wish->permissive;
+    made->undurable = wish->undurable;
+    made->scan.known = wish->known;
     made->scan.file = -1;
     made->dir = made->v->open_dir(made->v, store_dir);
     int rc = LS_OK;
@@ -290,44 +329,46 @@ static int open_reader(vfs *v, const char *store_dir, const struct stream_set *k
     rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
     if (rc == LS_OK) {
         rc = open_patiently(made);
-        rc = permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_permissively(made) : rc;
+        rc = wish->permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_permissively(made) : rc;
     }
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_reader_close(made);
         return fail_again(&kept);
     }
-    scan_seek(&made->scan, from_lsn);
+    scan_seek(&made->scan, wish->from_lsn);
     *reader = made;
     return LS_OK;
 }
 
-int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
-                     ls_reader **reader) {
-    static const struct stream_set none;
-    return open_reader(v, store_dir, &none, keep_lsn, from_lsn, permissive, false, reader);
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
+    return open_reader(v, store_dir, &(struct wish){.keep_lsn = keep_lsn, .from_lsn = from_lsn}, reader);
 }
 
 int reader_open_known(vfs *v, const char *store_dir, const struct stream_set *known, bool undurable,
                       ls_reader **reader) {
-    return open_reader(v, store_dir, known, 0, 0, false, undurable, reader);
+    return open_reader(v, store_dir, &(struct wish){.known = *known, .undurable = undurable}, reader);
 }
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
-    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, false, reader);
+    return open_reader(system, store_dir, &(struct wish){.from_lsn = from_lsn}, reader);
 }
 
 int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
-    static const struct stream_set none;
-    return open_reader(system != NULL ? system : vfs_posix(), store_dir, &none, 0, from_lsn, false, true, reader);
+    return open_reader(system, store_dir, &(struct wish){.from_lsn = from_lsn, .undurable = true}, reader);
 }
 
-int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
+int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t end_lsn, uint64_t from_lsn,
+                        ls_reader **reader) {
     *reader = NULL;
     if (keep_lsn == 0 || keep_lsn > LSN_MAX) {
         return fail(LS_OPTION, "keep_lsn is 1 to %llu", (unsigned long long)LSN_MAX);
     }
-    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, false, reader);
+    if (end_lsn > LSN_MAX) {
+        return fail(LS_OPTION, "end_lsn is at most %llu", (unsigned long long)LSN_MAX);
+    }
+    const struct wish wish = {.keep_lsn = keep_lsn, .known_end_lsn = end_lsn, .from_lsn = from_lsn};
+    return open_reader(system, store_dir, &wish, reader);
 }
 
 int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,
@@ -336,7 +377,8 @@ int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_
     if (keep_lsn > LSN_MAX) {
         return fail(LS_OPTION, "keep_lsn is at most %llu", (unsigned long long)LSN_MAX);
     }
-    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, true, reader);
+    const struct wish wish = {.keep_lsn = keep_lsn, .from_lsn = from_lsn, .permissive = true};
+    return open_reader(system, store_dir, &wish, reader);
 }
 
 int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count) {
@@ -390,6 +432,34 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
     return LS_OK;
 }
 
+/* The reader's end was not searched for: what would one that searches have said at this LSN? */
+static int judge_by_search(const ls_reader *reader, uint64_t lsn) {
+    ls_reader searched = {.v = reader->v, .dir = reader->dir, .meta = reader->meta, .keep_lsn = reader->keep_lsn};
+    struct scan *s = &searched.scan;
+    s->known = reader->scan.known;
+    s->file = -1;
+    int rc = open_patiently(&searched);
+    uint64_t end_lsn = kept_end(s, reader->known_end_lsn);
+    if (rc == LS_OK && lsn < end_lsn) {
+        struct scan_batch b;
+        scan_seek(s, lsn);
+        while (rc == LS_OK && s->next_lsn <= lsn) {
+            rc = scan_next(s, &b);
+        }
+    } else if (rc == LS_OK) {
+        rc = LS_END;
+    }
+    ls_error found = *ls_last_error();
+    scan_close(s);
+    if (rc == LS_END) {
+        return fail_ends_earlier(end_lsn, reader->known_end_lsn);
+    }
+    return rc == LS_OK
+               ? fail(LS_OPTION, "end_lsn is %llu, where no batch ends: it is what an earlier reader of this log found",
+                      (unsigned long long)reader->known_end_lsn)
+               : fail_again(&found);
+}
+
 int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     ls_error kept = *ls_last_error();
     struct hint now;
@@ -405,7 +475,10 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     if (reader->live && hinted && now.epoch != reader->hint.epoch) {
         return fail(LS_RECYCLED, "another writer opened the store while its log was read; begin again");
     }
-    return hinted && was_recycled(reader, lsn, now.base_lsn) ? fail_recycled(reader, now.base_lsn) : fail_again(&kept);
+    if (hinted && was_recycled(reader, lsn, now.base_lsn)) {
+        return fail_recycled(reader, now.base_lsn);
+    }
+    return rc == LS_CORRUPT && reader->known_end_lsn != 0 ? judge_by_search(reader, lsn) : fail_again(&kept);
 }
 
 int reader_next(ls_reader *reader, struct scan_batch *b) {

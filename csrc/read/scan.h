@@ -96,6 +96,13 @@ int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
 /* Finds base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
 /*
+ * Like scan_open, of a log without a writer that ends at end_lsn, where an earlier scan found its end. False: it is not known
+ * to end there now, so scan_open must search; close the scan first.
+ */
+bool scan_open_known(struct scan *s, vfs *v, int dir, const struct meta *meta, uint64_t base_lsn, uint64_t end_lsn);
+/* How far the log that ended at end_lsn was taken over by the writers that came since: end_lsn, or less. */
+uint64_t scan_kept_end(const struct scan *s, uint64_t end_lsn);
+/*
  * For a log that scan_open refuses: takes all readable segments, although others or their headers are unreadable.
  * LS_CORRUPT only if no segment is readable. An open never uses it. Without a writer it takes base and end from the
  * last writer's hint (NULL: none).

@@ -14,6 +14,7 @@ Nothing here writes to the target or takes its lock.
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -30,15 +31,17 @@ from logstore.export.target import checked_manifest
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.messages import REST_KEY, MessageScan
 from logstore.rows.records import Where, open_places, read
+from logstore.rows.schema import message_schema
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
 
     from logstore.export.manifest import FileInfo
+    from logstore.inspect import ReaderInfo
 
 __all__ = [
     "DECIDING",
@@ -83,6 +86,8 @@ class Join:
     """The end of the log's side. Equal to ``keep_lsn``, or below it, if the export has everything."""
     tail_bytes: int
     """Bytes of the log's side."""
+    info: ReaderInfo
+    """The log as it was found: every later reader of it knows its end."""
 
     @property
     def last_lsn(self) -> int:
@@ -128,12 +133,12 @@ def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str] 
 
 def _joined(source: Path, path: Place, manifest: Manifest) -> Join:
     with _reader(source, max(1, manifest.last_lsn)) as reader:
-        segments = reader.segments()
+        info, segments = reader.info, reader.segments()
         planned = plan_run(reader, manifest)  # raises for another store, another history and a gap
-    check_mark(source, None, segments, manifest.mark)
+    check_mark(source, None, segments, manifest.mark, end_lsn=info.end_lsn)
     # Between two epochs no record is lost when the base passes the export's last LSN.
     keep_lsn = max(1, manifest.last_lsn, segments[0].first_lsn if segments else 0)
-    return Join(source, path, manifest, keep_lsn, planned.stop_lsn, planned.log_bytes if planned.units else 0)
+    return Join(source, path, manifest, keep_lsn, planned.stop_lsn, planned.log_bytes if planned.units else 0, info)
 
 
 def _reader(source: Path, keep_lsn: int) -> Reader:
@@ -166,8 +171,9 @@ def with_join(
 # ---- The open set
 
 
-def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
-    """These columns of one part, from bytes that are the manifest's."""
+@contextmanager
+def _opened(join: Join, part: FileInfo) -> Iterator[Any]:
+    """One part as a ``ParquetFile``, from bytes that are the manifest's."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
     with join.target.explained():
         try:
@@ -180,20 +186,33 @@ def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
             "is replacing it, or was interrupted. Run the export again, then read again"
         )
     with parquet.ParquetFile(arrow.BufferReader(raw)) as opened:
-        return opened.read([name for name in columns if name != "body" or name in opened.schema_arrow.names])
+        yield opened
 
 
-def _open_set(join: Join, *, body: bool) -> pa.Table | None:
-    """The state of the messages that were open at the export's last LSN, for a pass that continues there.
+def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
+    """These columns of one part."""
+    with _opened(join, part) as opened:
+        return opened.read(columns)
 
-    Their bodies are null if ``body`` is not asked for, and in parts that an earlier version wrote without them.
-    """
-    arrow = require("arrow", "pyarrow")
-    wanted = ["id", "state", "body"] if body else ["id", "state"]
-    tables = [_open_part(join, part, wanted) for part in join.manifest.open]
+
+def _open_set(join: Join) -> pa.Table:
+    """The state of the messages that were open at the export's last LSN, for a pass that continues there."""
+    tables = [_open_part(join, part, ["id", "state"]) for part in join.manifest.open]
     rest = (tables[-1].schema.metadata or {}).get(REST_KEY, b"")
     plain = [table.replace_schema_metadata(None) for table in tables]
-    return arrow.concat_tables(plain, promote_options="default").replace_schema_metadata({REST_KEY: rest})
+    return require("arrow", "pyarrow").concat_tables(plain).replace_schema_metadata({REST_KEY: rest})
+
+
+def _open_bodies(join: Join, size: int) -> Iterator[pa.RecordBatch]:
+    """Their bodies, cut to ``size`` bytes; none of parts that an earlier version wrote without them."""
+    from logstore.export.open_set import bodies_in
+
+    arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
+    for part in join.manifest.open:
+        with _opened(join, part) as opened:
+            for batch in bodies_in(opened):
+                bodies = compute.binary_slice(batch["body"].cast(arrow.binary()), 0, size)
+                yield arrow.RecordBatch.from_arrays([batch["id"], bodies], names=["id", "body"])
 
 
 def known_places(join: Join) -> pa.Table | None:
@@ -212,6 +231,7 @@ def known_places(join: Join) -> pa.Table | None:
         columns=["id"],
         where=Where(types=_ENDING),
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names={},
     ) as rows:
         ids = rows.read_all()["id"]
@@ -235,6 +255,7 @@ def decisions(join: Join) -> pa.Table:
         columns=["id", "type", "lsn", "time"],
         where=Where(types=tuple(DECIDING)),
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names={},
         strings="plain",
     ) as rows:
@@ -269,23 +290,40 @@ def no_bodies(join: Join) -> OptionError:
     return OptionError(f"the export in {join.target} has no bodies: export to a new target with --body")
 
 
-def tail_messages(join: Join, queue_names: Mapping[int, str], *, body: bool) -> tuple[pa.Table, pa.Table]:
-    """The messages that ended on the log's side, also those that began before it, and those open at its end.
+def tail_messages(
+    join: Join, queue_names: Mapping[int, str], table: str, *, body: int | None
+) -> Iterator[pa.RecordBatch]:
+    """``messages``: those that ended on the log's side, also if they began before it; ``open``: those open at its end.
 
-    ``body``: with that column, cut as the export's. Raises ``OptionError`` if the export has no bodies.
+    ``body``: the length to which the column ``body`` is cut; None: there is no such column. The open set is read at the
+    call, and its bodies go to an unnamed file of the system. The batches are read from the log when they are wanted.
     """
-    arrow = require("arrow", "pyarrow")
-    if body and join.manifest.options.body is None:
-        raise no_bodies(join)
-    seed: Any = _open_set(join, body=body)
-    with MessageScan(
+    if table == "messages" and not join.tail_bytes:
+        return iter(())
+    scan = MessageScan(
         join.source,
         start_lsn=join.last_lsn,
         stop_lsn=max(join.last_lsn, join.end_lsn),
-        seed=seed,
+        seed=_open_set(join),
+        seed_bodies=() if body is None else _open_bodies(join, body),
         keep_lsn=join.keep_lsn,
+        end_lsn=join.info.end_lsn,
         queue_names=queue_names,
-        body=join.manifest.options.body if body else None,
-    ) as scan:
-        closed = arrow.Table.from_batches(list(scan), schema=scan.schema)
-        return closed.unify_dictionaries(), scan.open_rows()
+        body=body,
+    )
+    return _ended(scan, body=body is not None) if table == "messages" else _still_open(scan)
+
+
+def _ended(scan: MessageScan, *, body: bool) -> Iterator[pa.RecordBatch]:
+    plain = message_schema(body=body)
+    with scan:
+        for batch in scan:
+            yield from require("arrow", "pyarrow").Table.from_batches([batch]).cast(plain).to_batches()
+
+
+def _still_open(scan: MessageScan) -> Iterator[pa.RecordBatch]:
+    with scan:
+        for _ in scan:
+            pass
+        for batch in scan.open_batches():
+            yield batch.replace_schema_metadata(None)

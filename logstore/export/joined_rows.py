@@ -22,7 +22,7 @@ from logstore.export.joined import (
     with_join,
 )
 from logstore.export.manifest import ExportDamaged, ExportError
-from logstore.export.older_files import BATCH_ROWS, batches_of, of_this_version
+from logstore.export.older_files import batches_of, of_this_version
 from logstore.export.places import place_of
 from logstore.export.target import read_manifest
 from logstore.rows.properties import DECODED, decoded_columns
@@ -78,16 +78,16 @@ def read_table(
     made = schema(columns) if table == "records" else _chosen(table, columns)
 
     def work(join: Join) -> Any:
-        names = queue_names(join.source, connect=connect, catalog=catalog)
+        names = queue_names(join.source, connect=connect, catalog=catalog, info=join.info)
         if table == "records":
             return _Records(join, made, names).batches()
-        body = "body" in made.names
-        closed, opened = tail_messages(join, names, body=body)
-        above = closed if table == "messages" else opened
-        whole = (message_schema if table == "messages" else open_schema)(body=body)
-        above = above.cast(whole).select(made.names).cast(made)
+        size = join.manifest.options.body if "body" in made.names else None
+        if size is None and "body" in made.names:
+            raise no_bodies(join)
+        rows = (of_this_version(batch, made) for batch in tail_messages(join, names, table, body=size))
+        above = list(rows) if join.tail_bytes <= EAGER_BYTES else rows
         below = _of_files(join, "messages", made) if table == "messages" else iter(())
-        return itertools.chain(below, above.to_batches(BATCH_ROWS))
+        return itertools.chain(below, above)
 
     return arrow.RecordBatchReader.from_batches(made, with_join(source, place, work))
 
@@ -129,6 +129,7 @@ class _Records:
             columns=self._made.names,
             body=join.manifest.options.body if "body" in self._made.names else None,
             keep_lsn=join.keep_lsn,
+            end_lsn=join.info.end_lsn,
             as_of_lsn=join.end_lsn,
             queue_names=self._names,
             strings="plain",

@@ -13,7 +13,7 @@ from xxhash import xxh64_hexdigest
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.core.extras import require
 from logstore.export.manifest import ExportMismatch, Mark, Span
-from logstore.inspect import Reader
+from logstore.inspect import LogRecycled, Reader
 from logstore.rows.records import read
 
 if TYPE_CHECKING:
@@ -63,14 +63,23 @@ def _last_batch(source: Path, held: Hold | None, start_lsn: int, stop_lsn: int, 
     return found
 
 
-def check_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], mark: Mark | None) -> None:
-    """Raises :class:`~logstore.export.manifest.ExportMismatch` if the log has another batch at the mark."""
+def check_mark(
+    source: Path, held: Hold | None, segments: Sequence[SegmentInfo], mark: Mark | None, *, end_lsn: int | None = None
+) -> None:
+    """Raises :class:`~logstore.export.manifest.ExportMismatch` if the log has another batch at the mark.
+
+    ``end_lsn``: where a reader has found the end of the log, if there is no hold.
+    """
     if mark is None or not segments or segments[0].first_lsn > mark.lsn:
         return  # the batch was recycled and cannot be compared
-    with Reader(source, from_lsn=mark.lsn, hold=held) as reader:
-        if reader.segments()[0].first_lsn > mark.lsn:
-            return  # a writer recycled it meanwhile
-        batch = next(reader.batches(), None)
+    keep_lsn = None if end_lsn is None else mark.lsn
+    try:
+        with Reader(source, from_lsn=mark.lsn, hold=held, keep_lsn=keep_lsn, end_lsn=end_lsn) as reader:
+            if reader.segments()[0].first_lsn > mark.lsn:
+                return  # a writer recycled it meanwhile
+            batch = next(reader.batches(), None)
+    except LogRecycled:
+        return
     if batch is None or batch.lsn != mark.lsn or xxh64_hexdigest(batch.raw) != mark.xxh64:
         raise ExportMismatch(
             f"the log of {source} is not the one that was exported: it has another batch at LSN {mark.lsn}, for "

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PART_BODIES",
     "PART_ROWS",
+    "bodies_in",
     "changed_parts",
     "check_parts",
     "group_starts",
@@ -211,8 +212,13 @@ def read_bodies(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     parquet = require("arrow", "pyarrow.parquet")
     for path in paths:
         with open(path, "rb") as file, parquet.ParquetFile(file) as part:
-            if "body" in part.schema_arrow.names:
-                yield from part.iter_batches(_BODY_ROWS, columns=["id", "body"])
+            yield from bodies_in(part)
+
+
+def bodies_in(part: Any) -> Iterator[pa.RecordBatch]:
+    """The same of one part, a ``ParquetFile``."""
+    if "body" in part.schema_arrow.names:
+        yield from part.iter_batches(_BODY_ROWS, columns=["id", "body"])
 
 
 def split_rows(

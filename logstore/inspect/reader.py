@@ -172,7 +172,10 @@ class Reader:
     With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, even if the base
     has passed it, and no writer reuses that part while the hold lasts. If another process has the hold, pass
     ``keep_lsn`` instead: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if a part at or
-    above it is gone.
+    above it is gone. With ``keep_lsn``, ``end_lsn`` may say where an earlier reader found the end of this log (its
+    ``info.end_lsn``): this reader ends there. Without a writer it then need not search for the end, which reads the
+    last segment and all spares, and ``info`` does not say how the log was left. If a crash has taken a part of the log
+    since, :class:`LogRecycled` is raised.
 
     With ``permissive`` it skips what it cannot read: a segment that is missing or has a damaged header, and the rest of
     a segment from a damaged batch on. :meth:`missing` lists the skipped parts. ``CorruptLog`` is raised only if no
@@ -189,6 +192,7 @@ class Reader:
         from_lsn: int = 0,
         hold: Hold | None = None,
         keep_lsn: int | None = None,
+        end_lsn: int | None = None,
         permissive: bool = False,
         undurable: bool = False,
     ) -> None:
@@ -199,6 +203,9 @@ class Reader:
             arguments.instance("hold", hold, Hold)
             if keep_lsn is not None:
                 raise OptionError(f"keep_lsn is {keep_lsn} and hold is {hold!r}: give one of the two")
+        self._end_lsn = arguments.optional(arguments.integer, "end_lsn", end_lsn, 1, arguments.LSN_MAX)
+        if end_lsn is not None and (keep_lsn is None or permissive):
+            raise OptionError("end_lsn stands with keep_lsn, and not with hold or permissive")
         if undurable and (permissive or hold is not None or keep_lsn is not None):
             raise OptionError("undurable stands with from_lsn alone, and not with hold, keep_lsn or permissive")
         self._held = None if hold is None else (hold.name, hold.lsn)
@@ -225,7 +232,7 @@ class Reader:
         elif self._keep_lsn is None:
             code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, made)
         else:
-            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, made)
+            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._end_lsn or 0, self._from_lsn, made)
         if code == lib.LS_RECYCLED:
             raise LogRecycled(failure(code).message)
         check(code)

@@ -62,7 +62,8 @@ class MessageScan:
     they are kept in an unnamed file in ``spill_dir`` (default: the system's directory for such files).
 
     ``queue_names`` gives the names of queues by id. ``hold`` and ``keep_lsn`` (for another process's hold) keep the log
-    while it is read; without one, a running writer may recycle it. Raises ``OptionError`` for an invalid seed,
+    while it is read; without one, a running writer may recycle it. ``end_lsn`` is that of
+    :class:`~logstore.inspect.Reader`. Raises ``OptionError`` for an invalid seed,
     ``CorruptLog`` if the log is damaged, ``LogRecycled`` if the writer recycled the log, ``MissingExtra``, and the
     errors of opening a :class:`~logstore.inspect.Reader`. One thread at a time uses it.
     """
@@ -76,6 +77,7 @@ class MessageScan:
         seed: pa.Table | None = None,
         hold: Hold | None = None,
         keep_lsn: int | None = None,
+        end_lsn: int | None = None,
         queue_names: Mapping[int, str],
         batch_rows: int = BATCH_ROWS,
         body: int | None = None,
@@ -91,7 +93,7 @@ class MessageScan:
         self._body = arguments.optional(arguments.integer, "body", body, 1, BODY_BYTES_MAX)
         self._files = ExitStack()
         self._spill: IO[bytes] | None = None
-        self._reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
+        self._reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn, end_lsn=end_lsn)
         try:
             stop = _lsn("stop_lsn", stop_lsn, self._reader.info.end_lsn)
             self.start_lsn = start

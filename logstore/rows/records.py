@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.holds import Hold
+    from logstore.inspect import ReaderInfo
 
 __all__ = ["BODY_BYTES", "Where", "open_places", "queue_names", "read", "warn_of_missing"]
 
@@ -67,6 +68,7 @@ def read(
     where: Where | None = None,
     hold: Hold | None = None,
     keep_lsn: int | None = None,
+    end_lsn: int | None = None,
     as_of_lsn: int | None = None,
     connect: str | None = None,
     catalog: str | None = None,
@@ -83,11 +85,12 @@ def read(
     ``header``, are made only where ``columns`` names them. Outcomes of transactions are those known
     below ``as_of_lsn`` (default: the end of the log). ``hold`` keeps the log while it is read; without one, a running
     writer may recycle it. ``keep_lsn`` stands for a hold of another process: everything from there on is read, or
-    ``LogRecycled`` is raised. Without either, a ``start_lsn`` below the log's base means the base. ``queue_names``: the
-    names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` locate the catalog, as in
-    ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, for columns with few distinct values. ``known``:
-    places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues may have been recycled;
-    an export knows them from its open messages, see :func:`open_places`.
+    ``LogRecycled`` is raised. With it, ``end_lsn`` may say where a :class:`~logstore.inspect.Reader` found the end of
+    the log, which is then not searched again. Without a hold, a ``start_lsn`` below the log's base means the base.
+    ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` locate the
+    catalog, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, for columns with few distinct values.
+    ``known``: places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues may have been
+    recycled; an export knows them from its open messages, see :func:`open_places`.
 
     The stream is read once; each batch has at most ``batch_rows`` rows. Reading it raises ``CorruptLog`` where the log
     is damaged, after all rows before that place, and ``LogRecycled`` if the writer recycled the log. With
@@ -108,11 +111,11 @@ def read(
         check_known_places(known)
     ids = _id_list("ids", where.ids)
     queue_ids = _id_list("queue_ids", where.queue_ids)
-    reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn, permissive=permissive)
+    reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn, end_lsn=end_lsn, permissive=permissive)
     try:
         names = given
         if names is None:
-            names = _names(store_dir, reader, connect, catalog) if "queue" in made.names else {}
+            names = _names(store_dir, reader.info, connect, catalog) if "queue" in made.names else {}
         scan = RowScan(
             reader,
             _scanned(made),
@@ -175,12 +178,21 @@ def warn_of_missing(reader: Reader, start_lsn: int = 0, stop_lsn: int = 0) -> No
 
 
 def queue_names(
-    store_dir: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None
+    store_dir: str | os.PathLike[str],
+    *,
+    connect: str | None = None,
+    catalog: str | None = None,
+    info: ReaderInfo | None = None,
 ) -> dict[int, str]:
-    """The names of the store's queues by id, from the catalog. Raises the errors of :func:`read`."""
+    """The names of the store's queues by id, from the catalog. ``info``: what a reader has found of the log before.
+
+    Raises the errors of :func:`read`.
+    """
     arguments.catalog(connect, catalog, called="catalog")
-    with Reader(store_dir) as reader:
-        return _names(store_dir, reader, connect, catalog)
+    if info is None:
+        with Reader(store_dir) as reader:
+            info = reader.info
+    return _names(store_dir, info, connect, catalog)
 
 
 def open_places(messages: pa.Table) -> pa.Table:
@@ -202,9 +214,9 @@ def open_places(messages: pa.Table) -> pa.Table:
 
 
 def _names(
-    store_dir: str | os.PathLike[str], reader: Reader, connect: str | None, catalog: str | None
+    store_dir: str | os.PathLike[str], info: ReaderInfo, connect: str | None, catalog: str | None
 ) -> dict[int, str]:
-    view = read_catalog(store_dir, reader.info, connect=connect, schema=catalog)
+    view = read_catalog(store_dir, info, connect=connect, schema=catalog)
     return {queue.id: queue.name for queue in view.queues}
 
 

@@ -28,12 +28,13 @@ def lsn_at(
     *,
     start_lsn: int = 0,
     keep_lsn: int | None = None,
+    end_lsn: int | None = None,
     permissive: bool = False,
 ) -> int:
     """The LSN where the log reached this time: of the first batch at or after ``time``; the log's end if there is none.
 
-    ``time`` has a zone. The log is searched from ``start_lsn``. ``keep_lsn`` and ``permissive`` are those of
-    :func:`logstore.arrow.read`. Only the headers of the segments and the batches of one segment are read: the last
+    ``time`` has a zone. The log is searched from ``start_lsn``. ``keep_lsn``, ``end_lsn`` and ``permissive`` are those
+    of :func:`logstore.arrow.read`. Only the headers of the segments and the batches of one segment are read: the last
     segment that no segment follows which began before ``time``. So after a clock was set back, it is the first place
     that has the time, and batches behind it may have earlier times.
 
@@ -41,9 +42,9 @@ def lsn_at(
     """
     moment = arguments.moment("time", time)
     start_lsn = arguments.integer("start_lsn", start_lsn, 0, arguments.LSN_MAX)
-    with Reader(store_dir, keep_lsn=keep_lsn, permissive=permissive) as reader:
+    with Reader(store_dir, keep_lsn=keep_lsn, end_lsn=end_lsn, permissive=permissive) as reader:
         segments = [one for one in reader.segments() if one.end_lsn > start_lsn]
-        end_lsn = reader.last_lsn()
+        last_lsn = reader.last_lsn()
         at, following = 0, len(segments)
         for number, segment in enumerate(segments[1:], 1):
             began = _began(reader, segment, permissive=permissive)
@@ -52,7 +53,7 @@ def lsn_at(
                 break
             at = number
     if not segments:
-        return max(start_lsn, end_lsn)
+        return max(start_lsn, last_lsn)
     with read(
         store_dir,
         start_lsn=max(start_lsn, segments[at].first_lsn),
@@ -60,6 +61,7 @@ def lsn_at(
         columns=["lsn"],
         where=Where(start_time=moment),
         keep_lsn=keep_lsn,
+        end_lsn=end_lsn,
         queue_names={},
         batch_rows=1,
         permissive=permissive,
@@ -67,7 +69,7 @@ def lsn_at(
         for batch in found:
             if batch.num_rows:
                 return int(batch.column(0)[0].as_py())
-    return max(start_lsn, segments[following].first_lsn if following < len(segments) else end_lsn)
+    return max(start_lsn, segments[following].first_lsn if following < len(segments) else last_lsn)
 
 
 def _began(reader: Reader, segment: SegmentInfo, *, permissive: bool) -> datetime | None:

@@ -225,13 +225,19 @@ class _Records:
                 stop_time=conditions.stop_time,
             ),
             keep_lsn=join.keep_lsn,
+            end_lsn=join.info.end_lsn,
             as_of_lsn=join.end_lsn,
             queue_names=names,
             strings="plain",
             known=known,
         ) as rows:
             batches = [shaped(batch, self._names, schema, join.store) for batch in rows]
-        return self._spark.createDataFrame(_arrow().Table.from_batches(batches, schema=schema))
+        return _local(self._spark, _arrow().Table.from_batches(batches, schema=schema))
+
+
+def _local(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows of the log as a frame that does not depend on it, in one task: each task costs more than these rows."""
+    return spark.createDataFrame(rows).coalesce(1)
 
 
 def _with_places(frame: DataFrame, known: DataFrame) -> DataFrame:
@@ -295,17 +301,18 @@ def _messages(
     names = _wanted(kind(body=True).names, columns, table, body=options.body is not None, store=store)
     body = _body_bytes(join, options) if "body" in names else None
     made = kind(body=body is not None)
-    closed, opened = tail_messages(join, _names(join, options), body=body is not None)
+    # A body has at least one byte in a pass; Spark cuts it further.
+    above = tail_messages(join, _names(join, options), table, body=None if body is None else max(1, body))
+    tail = _arrow().Table.from_batches(above, schema=made)
     frames = []
     if table == "messages":
         first, last = _places(spark, join, options)
         start, stop = max(conditions.start_lsn, first), min(conditions.stop_lsn, last)
         frames.append(_parquet(spark, join, "messages", _spark_fields(made), options, start, stop).drop("day"))
-        if closed.num_rows:
-            frames.append(spark.createDataFrame(closed.cast(made)))
     else:
         start, stop = 0, conditions.stop_lsn
-        frames.append(spark.createDataFrame(opened.replace_schema_metadata(None)))
+    if tail.num_rows or table == "open":
+        frames.append(_local(spark, tail))
     whole = reduce(lambda one, other: one.unionByName(other), frames)
     whole = _selected(whole, options, start, stop, *_KEYS[table])
     if body is not None:
@@ -333,7 +340,7 @@ def _has_bounds(options: Options) -> bool:
 
 
 def _names(join: Join, options: Options) -> dict[int, str]:
-    return queue_names(join.source, connect=options.connect, catalog=options.catalog)
+    return queue_names(join.source, connect=options.connect, catalog=options.catalog, info=join.info)
 
 
 # ---- Rows of files
@@ -408,7 +415,10 @@ def _place(spark: SparkSession, join: Join, time: datetime) -> int:
     (found,) = exported.where(f.col("time") >= f.lit(time)).agg(f.min("lsn")).collect()
     if found[0] is not None:
         return int(found[0])
-    return min(lsn_at(join.source, time, start_lsn=join.keep_lsn, keep_lsn=join.keep_lsn), max(1, join.end_lsn))
+    return min(
+        lsn_at(join.source, time, start_lsn=join.keep_lsn, keep_lsn=join.keep_lsn, end_lsn=join.info.end_lsn),
+        max(1, join.end_lsn),
+    )
 
 
 def _spark_fields(schema: pa.Schema) -> StructType:

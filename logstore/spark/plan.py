@@ -31,7 +31,9 @@ class View:
     base_lsn: int
     """The first LSN of the log."""
     stop_lsn: int
-    """The end of the log."""
+    """The end of the log, as far as it is read."""
+    end_lsn: int | None
+    """Where the log's end was found, for later readers; None if parts of it are skipped."""
     segments: tuple[tuple[int, int], ...]
     """The first LSN and the end of the log's part of each segment, in order."""
     names: Mapping[int, str] = field(default_factory=dict)
@@ -53,6 +55,8 @@ class Range:
     stop_lsn: int
     keep_lsn: int
     """Everything from this LSN on must exist, even if the base has passed it; segments below are not read."""
+    end_lsn: int | None
+    """Where the plan found the end of the log: a task need not search it again. None: it must."""
     as_of_lsn: int
     """Outcomes are those known at this LSN."""
     names: Mapping[int, str]
@@ -76,6 +80,7 @@ def look(
     names: bool = True,
     durable: bool = False,
     keep_lsn: int | None = None,
+    end_lsn: int | None = None,
     connect: str | None = None,
     catalog: str | None = None,
     permissive: bool = False,
@@ -83,11 +88,12 @@ def look(
     """Inspects a store, and with ``names`` its catalog, up to the last record that a recovery would accept.
 
     With ``durable`` only up to the LSN known to be durable; the two differ only after a crash. With ``permissive``
-    unreadable segments are skipped, and a warning says what is missing.
+    unreadable segments are skipped, and a warning says what is missing. ``end_lsn`` is where an earlier reader
+    found the end.
 
     Raises as :class:`~logstore.inspect.Reader` and :func:`~logstore.inspect.read_catalog` do.
     """
-    with Reader(path, keep_lsn=keep_lsn, permissive=permissive) as reader:
+    with Reader(path, keep_lsn=keep_lsn, end_lsn=None if permissive else end_lsn, permissive=permissive) as reader:
         info, segments, last_lsn = reader.info, reader.segments(), reader.last_lsn()
         if permissive:
             from logstore.rows.records import warn_of_missing
@@ -99,6 +105,7 @@ def look(
         info.uuid,
         info.base_lsn,
         stop_lsn,
+        None if permissive else info.end_lsn,
         tuple((one.first_lsn, min(one.end_lsn, stop_lsn)) for one in segments if one.first_lsn < stop_lsn),
         {row.id: row.name for row in read_catalog(path, info, connect=connect, schema=catalog).queues} if names else {},
     )
@@ -108,7 +115,8 @@ def place_of(view: View, time: datetime, keep_lsn: int | None, *, start_lsn: int
     """The LSN where the log reached this time; its end if it did not."""
     from logstore.rows.times import lsn_at
 
-    found = lsn_at(view.path, time, start_lsn=start_lsn, keep_lsn=keep_lsn, permissive=permissive)
+    end_lsn = None if keep_lsn is None else view.end_lsn
+    found = lsn_at(view.path, time, start_lsn=start_lsn, keep_lsn=keep_lsn, end_lsn=end_lsn, permissive=permissive)
     return min(found, view.stop_lsn)
 
 

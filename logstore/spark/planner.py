@@ -242,6 +242,7 @@ def _task(one: Range) -> dict[str, Any]:
         "start_lsn": one.start_lsn,
         "stop_lsn": one.stop_lsn,
         "keep_lsn": one.keep_lsn,
+        "end_lsn": one.end_lsn or 0,
         "as_of_lsn": max(1, one.as_of_lsn),
         "named": named,
         "names": [one.names[number] for number in named],

@@ -178,6 +178,7 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
             start_lsn=ranges[0][0],
             stop_lsn=stop,
             keep_lsn=ranges[0][0],
+            end_lsn=None,
             as_of_lsn=stop,
             names=used_names(view.names, self._columns),
             types=listed(conditions.wanted.get("type")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from logstore.holds import Hold
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 __all__ = ["store_dir"]  # a fixture
 
@@ -88,6 +89,26 @@ def test_the_tables_are_those_of_the_log_over_histories_that_recycle_it(tmp_path
             check(path, target, witness)
         with Reader(path) as reader:
             assert reader.segments()[0].first_lsn > rows_of(path, target)[0]["lsn"], "history is part of the table"
+
+
+def test_of_the_open_set_only_the_bodies_of_rows_are_in_memory(tmp_path: Path) -> None:
+    path, target, size = tmp_path / "store", tmp_path / "target", 8 << 10
+    bodies = [os.urandom(size) for _ in range(8192)]
+    with logstore.open(path) as store:
+        queue = store.declare_queue("orders")
+        ids = list(store.publish_many(queue, bodies))
+        export(path, target, body=size)
+        store.dequeue_many(ids[-2:], queue)
+    before, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counting)
+    try:
+        table = arrow.read_table(path, target, "messages", columns=["id", "body"]).read_all()
+    finally:
+        pa.set_memory_pool(before)
+    assert table.to_pylist() == [
+        {"id": number, "body": body} for number, body in zip(ids[-2:], bodies[-2:], strict=True)
+    ]
+    assert counting.max_memory() < size * len(bodies) / 2
 
 
 def test_duckdb_and_polars_read_the_table(store_dir: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from kit.patience import PATIENCE_S, wait_until
 from kit.stores import ROOT, SMALL_SEGMENT, segment_files
 from logstore import errors
 from logstore.codec.files import Hold as HoldFile
+from logstore.errors import OptionError
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader, segment_name
 
@@ -81,6 +82,18 @@ def test_another_process_reads_the_held_log_with_the_holds_lsn(open_store: Calla
             assert next(reader.records()).lsn == first + 4096
         store.close()
         assert first_of(store.path, keep_lsn=first) == first + 4096
+        with Reader(store.path) as searched:
+            end = searched.info.end_lsn
+        with Reader(store.path, keep_lsn=first, end_lsn=end) as reader:
+            assert reader.info.base_lsn == first
+            assert max(record.lsn + record.length for record in reader.records()) == end
+    with pytest.raises(OptionError, match="end_lsn stands with keep_lsn"):
+        first_of(store.path, end_lsn=end)
+    with (
+        pytest.raises(OptionError, match="no batch ends"),
+        Reader(store.path, keep_lsn=first, end_lsn=end - 8) as wrong,
+    ):
+        list(wrong.records())
     store = open_store()
     churn(store, 4)
     for _ in range(2):

@@ -326,7 +326,7 @@ static void below_a_checkpoint_the_log_still_has_them(void) {
     ls_reader *reader;
     ls_batch batch;
     bool found = false;
-    check(ls_reader_open_kept(vfs_sim_table(two.disk), "/m/copy-1", a - 1, a - 1, &reader) == LS_OK ||
+    check(ls_reader_open_kept(vfs_sim_table(two.disk), "/m/copy-1", a - 1, 0, a - 1, &reader) == LS_OK ||
           complain("reader"));
     while (!found && ls_reader_next(reader, &batch) == LS_OK)
         found = batch.lsn < a && batch.lsn + batch.size >= a;

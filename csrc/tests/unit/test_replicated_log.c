@@ -98,6 +98,13 @@ static void a_reader_stops_at_what_a_majority_is_known_to_have(void) {
     ls_reader_describe(reader, &info);
     check(info.end_lsn == end && info.index == 3 && info.known_durable_lsn == end);
     ls_reader_close(reader);
+    check(ls_reader_open_kept(r.v, "/s", info.base_lsn, end, 0, &reader) == LS_OK);
+    for (b.lsn = 0; ls_reader_next(reader, &b) == LS_OK;)
+        check(b.lsn < end);
+    check(b.lsn == end - b.size);
+    ls_reader_describe(reader, &info);
+    check(info.end_lsn == end && info.index > 0 && info.index <= 3 && info.known_durable_lsn == end);
+    ls_reader_close(reader);
     done();
 }
 

@@ -548,7 +548,7 @@ static void an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base(v
     check(ends_at_the_manifest());
     ls_reader *reader;
     ls_batch batch = {.lsn = 0};
-    require(ls_reader_open_kept(its, member_dir(), lsn, 0, &reader) == LS_OK || complain("read"));
+    require(ls_reader_open_kept(its, member_dir(), lsn, 0, 0, &reader) == LS_OK || complain("read"));
     check(ls_reader_next(reader, &batch) == LS_OK &&
           batch.lsn <= lsn); /* the batch with the change, or one before it */
     ls_reader_close(reader);

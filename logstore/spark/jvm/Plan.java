@@ -73,6 +73,8 @@ final class Plan {
         final long startLsn;
         final long stopLsn;
         final long keepLsn;
+        /** Where the planner found the end of the log; 0: it is searched. */
+        final long endLsn;
         final long asOfLsn;
         final long types;
         final boolean timed;
@@ -89,6 +91,7 @@ final class Plan {
             startLsn = told.get("start_lsn").longValue();
             stopLsn = told.get("stop_lsn").longValue();
             keepLsn = told.get("keep_lsn").longValue();
+            endLsn = told.get("end_lsn").longValue();
             asOfLsn = told.get("as_of_lsn").longValue();
             types = told.get("types").longValue();
             boolean starts = !told.get("start_us").isNull();

@@ -99,7 +99,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
             mask |= number == STORE ? 0 : 1L << (number < 0 ? HEADER : number);
         }
         return new long[] {
-            keepLsn, common.permissive ? 1 : 0, mask, range.startLsn, range.stopLsn, range.asOfLsn,
+            keepLsn, range.endLsn, common.permissive ? 1 : 0, mask, range.startLsn, range.stopLsn, range.asOfLsn,
             Math.min(common.batchRows, Math.max(1, limit)), common.bodyBytes, range.types, range.timed ? 1 : 0, range.startUs,
             range.stopUs,
         };

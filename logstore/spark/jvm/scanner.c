@@ -17,6 +17,7 @@
 /* The numbers of Scanner.open, in the order that Java has them. */
 enum {
     OPEN_KEEP_LSN,
+    OPEN_END_LSN,
     OPEN_PERMISSIVE,
     OPEN_COLUMNS,
     OPEN_START_LSN,
@@ -144,10 +145,10 @@ static int open_scan(const char *dir, const jlong *given, const ls_rows_options 
     if (scan == NULL) {
         return LS_NO_MEMORY;
     }
-    uint64_t keep_lsn = (uint64_t)given[OPEN_KEEP_LSN];
+    uint64_t keep_lsn = (uint64_t)given[OPEN_KEEP_LSN], end_lsn = (uint64_t)given[OPEN_END_LSN];
     int code = given[OPEN_PERMISSIVE] != 0
                    ? ls_reader_open_permissive(NULL, dir, keep_lsn, options->start_lsn, &scan->reader)
-                   : ls_reader_open_kept(NULL, dir, keep_lsn, options->start_lsn, &scan->reader);
+                   : ls_reader_open_kept(NULL, dir, keep_lsn, end_lsn, options->start_lsn, &scan->reader);
     return code == LS_OK ? ls_rows_open(scan->reader, options, &scan->rows) : code;
 }
 
