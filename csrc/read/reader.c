@@ -193,27 +193,35 @@ static int begin_again_at_hold(ls_reader *reader) {
     return rc;
 }
 
-static int fail_ends_earlier(uint64_t end_lsn, uint64_t known_end_lsn) {
-    return fail(LS_RECYCLED,
-                "the log ends at LSN %llu, and ended at LSN %llu for an earlier reader: the rest was not forced, and "
-                "is lost; begin again",
-                (unsigned long long)end_lsn, (unsigned long long)known_end_lsn);
-}
-
-/* How much is left of a log that ended here for an earlier reader. */
-static uint64_t kept_end(const struct scan *s, uint64_t known_end_lsn) {
-    uint64_t kept_lsn = scan_kept_end(s, known_end_lsn);
+/* How much is left of the log that ended at the known end for an earlier reader. */
+static uint64_t kept_end(const ls_reader *reader, const struct scan *s) {
+    uint64_t kept_lsn = scan_kept_end(s, reader->known_end_lsn);
     return s->end_lsn < kept_lsn ? s->end_lsn : kept_lsn;
 }
 
-/* The log that a search finds ends no later than the known end, as far as this reader is concerned. */
+static int fail_ends_earlier(const ls_reader *reader, const struct scan *s, bool live) {
+    bool taken_over = scan_kept_end(s, reader->known_end_lsn) == reader->known_end_lsn;
+    return fail(LS_RECYCLED, "the log ends at LSN %llu, and ended at LSN %llu for an earlier reader: %s; begin again",
+                (unsigned long long)kept_end(reader, s), (unsigned long long)reader->known_end_lsn,
+                live && taken_over ? "its writer has not said yet that the rest is durable"
+                                   : "a crash has taken the rest, which was not forced, or held only copies");
+}
+
+/*
+ * The log that a search finds ends no later than the known end, as far as this reader is concerned. No batch ends at the
+ * first position of a segment: there stood a writer that had written nothing. All below was durable then, and the segment
+ * may be set aside.
+ */
 static int stop_at_known(ls_reader *reader) {
     struct scan *s = &reader->scan;
-    uint64_t kept_lsn = kept_end(s, reader->known_end_lsn);
-    if (kept_lsn < reader->known_end_lsn) {
-        return fail_ends_earlier(kept_lsn, reader->known_end_lsn);
+    uint64_t kept_lsn = kept_end(reader, s);
+    bool was_empty = reader->known_end_lsn % reader->meta.segment_size == SEGMENT_HEADER_BYTES;
+    if (kept_lsn < reader->known_end_lsn && !was_empty) {
+        return fail_ends_earlier(reader, s, reader->live);
     }
-    scan_stop_at(s, reader->known_end_lsn);
+    if (kept_lsn < s->end_lsn) {
+        scan_stop_at(s, kept_lsn);
+    }
     return LS_OK;
 }
 
@@ -432,32 +440,37 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
     return LS_OK;
 }
 
-/* The reader's end was not searched for: what would one that searches have said at this LSN? */
-static int judge_by_search(const ls_reader *reader, uint64_t lsn) {
+/*
+ * The reader's end was not searched for: what would one that searches have said at this LSN? It cannot say more than was
+ * said if it can read the batch, unless the batch goes past the known end.
+ */
+static int judge_by_search(const ls_reader *reader, uint64_t lsn, const ls_error *said) {
     ls_reader searched = {.v = reader->v, .dir = reader->dir, .meta = reader->meta, .keep_lsn = reader->keep_lsn};
     struct scan *s = &searched.scan;
     s->known = reader->scan.known;
     s->file = -1;
     int rc = open_patiently(&searched);
-    uint64_t end_lsn = kept_end(s, reader->known_end_lsn);
-    if (rc == LS_OK && lsn < end_lsn) {
+    if (rc == LS_OK && lsn >= kept_end(reader, s)) {
+        rc = fail_ends_earlier(reader, s, searched.live);
+    } else if (rc == LS_OK) {
         struct scan_batch b;
         scan_seek(s, lsn);
         while (rc == LS_OK && s->next_lsn <= lsn) {
             rc = scan_next(s, &b);
         }
-    } else if (rc == LS_OK) {
-        rc = LS_END;
     }
     ls_error found = *ls_last_error();
+    uint64_t end_lsn = s->next_lsn;
     scan_close(s);
-    if (rc == LS_END) {
-        return fail_ends_earlier(end_lsn, reader->known_end_lsn);
+    if (rc != LS_OK && rc != LS_END) {
+        return fail_again(&found);
     }
-    return rc == LS_OK
-               ? fail(LS_OPTION, "end_lsn is %llu, where no batch ends: it is what an earlier reader of this log found",
-                      (unsigned long long)reader->known_end_lsn)
-               : fail_again(&found);
+    return end_lsn <= reader->known_end_lsn
+               ? fail_again(said)
+               : fail(LS_OPTION,
+                      "end_lsn is %llu, where no batch ends: it is what an earlier reader of this log found. If one "
+                      "found it, the store was restored or made again since: begin again",
+                      (unsigned long long)reader->known_end_lsn);
 }
 
 int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
@@ -478,7 +491,7 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     if (hinted && was_recycled(reader, lsn, now.base_lsn)) {
         return fail_recycled(reader, now.base_lsn);
     }
-    return rc == LS_CORRUPT && reader->known_end_lsn != 0 ? judge_by_search(reader, lsn) : fail_again(&kept);
+    return rc == LS_CORRUPT && reader->known_end_lsn != 0 ? judge_by_search(reader, lsn, &kept) : fail_again(&kept);
 }
 
 int reader_next(ls_reader *reader, struct scan_batch *b) {

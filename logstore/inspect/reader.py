@@ -175,7 +175,7 @@ class Reader:
     above it is gone. With ``keep_lsn``, ``end_lsn`` may say where an earlier reader found the end of this log (its
     ``info.end_lsn``): this reader ends there. Without a writer it then need not search for the end, which reads the
     last segment and all spares, and ``info`` does not say how the log was left. If a crash has taken a part of the log
-    since, :class:`LogRecycled` is raised.
+    since, :class:`LogRecycled` is raised. 0, the end of a log that has no batch yet, is as None.
 
     With ``permissive`` it skips what it cannot read: a segment that is missing or has a damaged header, and the rest of
     a segment from a damaged batch on. :meth:`missing` lists the skipped parts. ``CorruptLog`` is raised only if no
@@ -203,7 +203,7 @@ class Reader:
             arguments.instance("hold", hold, Hold)
             if keep_lsn is not None:
                 raise OptionError(f"keep_lsn is {keep_lsn} and hold is {hold!r}: give one of the two")
-        self._end_lsn = arguments.optional(arguments.integer, "end_lsn", end_lsn, 1, arguments.LSN_MAX)
+        self._end_lsn = arguments.optional(arguments.integer, "end_lsn", end_lsn, 0, arguments.LSN_MAX)
         if end_lsn is not None and (keep_lsn is None or permissive):
             raise OptionError("end_lsn stands with keep_lsn, and not with hold or permissive")
         if undurable and (permissive or hold is not None or keep_lsn is not None):
@@ -352,6 +352,8 @@ class Reader:
     def _explained(self, code: int) -> StoreError:
         """The exception for an error code of the core."""
         failed = failure(code)
+        if code == lib.LS_RECYCLED and self._end_lsn:  # recycled, or lost in a crash
+            return LogRecycled(f"{self.path}: {failed.message}")
         if code == lib.LS_RECYCLED:
             return LogRecycled(
                 f"the writer of {self.path} reused a segment before it was read, {self._unkept()}; nothing is wrong "

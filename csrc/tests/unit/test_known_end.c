@@ -4,6 +4,8 @@
  */
 #include "format/format.h"
 #include "format/xxh64.h"
+#include "read/damage.h"
+#include "read/reader.h"
 #include "tests/kit/one_store.h"
 
 static vfs *v;
@@ -292,6 +294,87 @@ static void an_end_that_no_reader_can_have_found_is_refused(void) {
     end();
 }
 
+/* Its end lies behind the header of its segment, which the next open sets aside: nothing goes with it. */
+static void the_end_at_which_a_writer_was_killed_before_its_first_batch_is_kept(void) {
+    open_filled(20);
+    check(ls_close(r.store) == LS_OK);
+    ls_free(r.store);
+    struct seen closed = read_to(v, info_of(v).base_lsn, 0);
+    check(open_again() == LS_OK);
+    ls_reader_info info = info_of(v);
+    check(info.live && info.end_lsn % SEGMENT == BLOCK && info.end_lsn > closed.end_lsn);
+    struct seen now = read_to(v, info.base_lsn, info.end_lsn);
+    check(same(&closed, &now));
+    be_killed(NULL);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        now = read_to(v, info.base_lsn, info.end_lsn);
+        check(same(&closed, &now) || complain(now.error.text));
+        check(open_again() == LS_OK);
+        put_some(epoch * 10);
+        now = read_to(v, info.base_lsn, info.end_lsn); /* beside a writer */
+        check(same(&closed, &now) || complain(now.error.text));
+        check(ls_close(r.store) == LS_OK);
+        ls_free(r.store);
+    }
+    r.store = NULL;
+    end();
+}
+
+static int locks_asked;
+
+/* A writer comes while the search looks, and then the system refuses. */
+static int failing_lock(vfs *w, int file, int how) {
+    (void)w;
+    locks_asked++;
+    return locks_asked == 2 ? -EWOULDBLOCK : locks_asked == 3 ? -EIO : v->lock(v, file, how);
+}
+
+static void a_search_for_the_reason_of_damage_may_fail(void) {
+    const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
+    ls_segment_info segments[32];
+    ls_reader *reader;
+    size_t n;
+
+    open_filled(60);
+    check(ls_close(r.store) == LS_OK);
+    ls_reader_info info = info_of(v);
+    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_segments(reader, segments, 32, &n) == LS_OK);
+    ls_reader_close(reader);
+    vfs_sim *disk = vfs_sim_crash(sim, &kept);
+    do_harm(disk, &segments[n - 1], ONE_BYTE);
+    vfs *whole = v;
+    v = vfs_sim_table(disk);
+    vfs failing = *v;
+    failing.lock = failing_lock;
+    require(ls_reader_open_kept(&failing, "/s", info.base_lsn, info.end_lsn, 0, &reader) == LS_OK);
+    locks_asked = 0;
+    struct seen s = read_all(reader);
+    check((s.rc == LS_IO && locks_asked >= 3) || complain(s.error.text));
+    check(vfs_sim_handles(disk) == 0);
+    v = whole;
+    vfs_sim_free(disk);
+    end();
+}
+
+/* A record may be valid and contradict another one: a search for the end cannot see that. */
+static void what_was_said_of_a_valid_batch_stays(void) {
+    static const char text[] = "a record that another one refers to is none";
+    ls_reader *reader;
+    ls_batch b;
+
+    open_filled(60);
+    check(ls_close(r.store) == LS_OK);
+    ls_reader_info info = info_of(v);
+    require(ls_reader_open_kept(v, "/s", info.base_lsn, info.end_lsn, 0, &reader) == LS_OK);
+    while (ls_reader_next(reader, &b) == LS_OK) {
+        int rc = fail_at(LS_CORRUPT, b.first_lsn, b.lsn + 8, "%s", text);
+        check(reader_judge(reader, rc, b.lsn + 8) == LS_CORRUPT && strcmp(ls_last_error()->text, text) == 0 &&
+              ls_last_error()->lsn == b.lsn + 8);
+    }
+    ls_reader_close(reader);
+    end();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         it_gives_the_same_log_whatever_happens_to_the_store_afterwards,
@@ -301,6 +384,9 @@ int main(void) {
         what_was_recycled_below_the_known_end_is_recycled,
         whichever_call_fails_it_gives_a_prefix_of_the_log,
         an_end_that_no_reader_can_have_found_is_refused,
+        the_end_at_which_a_writer_was_killed_before_its_first_batch_is_kept,
+        a_search_for_the_reason_of_damage_may_fail,
+        what_was_said_of_a_valid_batch_stays,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -151,7 +151,8 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
             if (!failed.kind().equals(Failure.RECYCLED)) {
                 throw failed;
             }
-            StoreException told = Failure.overtaken(range.path, keepLsn);
+            // A range that knows the end of the log may also have lost it in a crash.
+            StoreException told = range.endLsn == 0 ? Failure.overtaken(range.path, keepLsn) : failed;
             if (!common.lossy) {
                 throw told;
             }
