@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore.core.imports import late
@@ -167,6 +168,7 @@ class Tables(NamedTuple):
     config: Table
 
 
+@lru_cache(16)
 def make_tables(schema: str | None) -> Tables:
     """The tables of version 1. A different layout needs another ``CATALOG_VERSION``."""
     late("sqlalchemy")
