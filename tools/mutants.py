@@ -50,6 +50,7 @@ TESTS = (
     "test_recycle_rules",
     "test_reader",
     "test_holds",
+    "test_known_end",
     "test_beside",
     "test_moves",
     "test_between",

@@ -14,7 +14,7 @@ from kit.stores import ROOT
 from logstore.inspect import Reader
 
 # Public names with an underscore that a text may contain: options of an open and of a reader, and calls.
-PUBLIC = {*inspect.signature(logstore.open).parameters, "keep_lsn", "limit_bytes", "append_content"}
+PUBLIC = {*inspect.signature(logstore.open).parameters, "keep_lsn", "end_lsn", "limit_bytes", "append_content"}
 
 
 def texts_of_the_core() -> list[tuple[str, str]]:

@@ -229,6 +229,43 @@ static void an_end_that_the_system_has_lost_is_refused_now_and_in_later_epochs(v
     end();
 }
 
+/* The log ends before its last batch for the writer that comes next; then the batch is there again. */
+static void a_batch_that_a_later_writer_did_not_take_over_is_not_given(void) {
+    static uint8_t image[SEGMENT], cut[SEGMENT];
+    ls_segment_info segments[32];
+    ls_reader *reader;
+    ls_batch b = {.lsn = 0};
+    uint64_t before_lsn = 0;
+    char name[SEGMENT_NAME_BYTES];
+    size_t n;
+
+    open_filled(40);
+    check(ls_force(r.store, 0) == LS_OK);
+    be_killed(NULL);
+    ls_reader_info info = info_of(v);
+    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_segments(reader, segments, 32, &n) == LS_OK);
+    for (ls_batch next; ls_reader_next(reader, &next) == LS_OK; b = next)
+        before_lsn = b.lsn + b.size;
+    uint64_t last_lsn = b.lsn, first_lsn = segments[n - 1].first_lsn;
+    ls_reader_close(reader);
+    format_segment_name(name, first_lsn);
+    require(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
+    memcpy(cut, image, sizeof cut);
+    memset(cut + (last_lsn - first_lsn), 0, info.end_lsn - last_lsn);
+    require(vfs_sim_put(sim, "/s", name, cut, sizeof cut) == 0);
+
+    check(open_again() == LS_OK);
+    put_some(10);
+    check(ls_close(r.store) == LS_OK);
+    ls_free(r.store);
+    r.store = NULL;
+    require(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0);
+    require(ls_reader_open_kept(v, "/s", info.base_lsn, before_lsn, 0, &reader) == LS_OK);
+    check(read_all(reader).end_lsn == before_lsn);
+    check(ls_reader_open_kept(v, "/s", info.base_lsn, info.end_lsn, last_lsn, &reader) == LS_RECYCLED);
+    end();
+}
+
 static void what_was_recycled_below_the_known_end_is_recycled(void) {
     ls_reader *reader;
     ls_batch b;
@@ -381,6 +418,7 @@ int main(void) {
         at_the_open_it_reads_headers_alone,
         damage_below_the_known_end_is_reported_as_by_a_search,
         an_end_that_the_system_has_lost_is_refused_now_and_in_later_epochs,
+        a_batch_that_a_later_writer_did_not_take_over_is_not_given,
         what_was_recycled_below_the_known_end_is_recycled,
         whichever_call_fails_it_gives_a_prefix_of_the_log,
         an_end_that_no_reader_can_have_found_is_refused,
