@@ -209,7 +209,7 @@ def test_of_two_programs_that_register_the_same_files_the_second_waits_and_finds
         return register(*given)
 
     def locked(file: int, how: int) -> None:
-        if others:
+        if threading.current_thread() is not threading.main_thread():
             second.set()
         lock(file, how)
 
