@@ -1,4 +1,4 @@
-"""A server of S3 in a process of its own, on a loopback port: moto's."""
+"""Servers of S3 on a loopback port: moto in a process of its own, and one that refuses everything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import select
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -94,3 +96,31 @@ def s3_server() -> Iterator[S3Server]:
 def s3() -> Iterator[S3Server]:
     with s3_server() as server:
         yield server
+
+
+@contextmanager
+def refusing_server() -> Iterator[dict[str, str]]:
+    """The environment that leads to a server which refuses every request at once."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def _refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        said = b"<Error><Code>AccessDenied</Code><Message>not for you</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _refuse  # noqa: N815 - names of http.server
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""

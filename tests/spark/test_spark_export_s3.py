@@ -11,7 +11,7 @@ import logstore.export
 import logstore.spark
 from kit.patience import wait_until
 from kit.row_oracle import record_rows
-from kit.s3_server import S3Server, s3_server
+from kit.s3_server import S3Server, refusing_server, s3_server
 from kit.spark_logs import everything, open_small
 from logstore.export import export, verify
 from logstore.export.manifest import MANIFEST, STAGING, UPLOAD, ExportError
@@ -138,12 +138,16 @@ def test_a_job_that_ends_anywhere_is_completed_by_the_next_run_with_every_row_on
 def test_a_task_that_cannot_write_there_ends_the_job_with_its_reason_in_one_line(
     spark: SparkSession, s3: S3Server, mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The driver finds the server by its environment, and the workers find nothing by theirs.
+    # The driver finds the server by its environment, and the workers find one by theirs that refuses everything.
     target = f"{s3.address()}?region=us-east-1"
-    with pytest.raises(ExportError) as caught:
-        logstore.spark.export(spark, mixed, target)
+    with refusing_server() as elsewhere:
+        for name, value in elsewhere.items():
+            monkeypatch.setitem(spark.sparkContext.environment, name, value)
+        with pytest.raises(ExportError) as caught:
+            logstore.spark.export(spark, mixed, target)
     said = caught.value.message
     assert said.startswith(f"a task of the export to {target.partition('?')[0]} failed: ")
+    assert "ACCESS_DENIED" in said
     assert "the credentials" in said
     assert "\n" not in said
     assert "Traceback" not in said
