@@ -77,7 +77,7 @@ class Known:
     broker: Mapping[str, Any] | None = None
     queues_asked: frozenset[int] | None = None
     catalog_options: Sequence[str] = ()
-    """What a command needs to find the catalog."""
+    """The options with which a command finds the catalog."""
 
     def label(self, queue_id: int) -> str:
         """The queue for a text."""

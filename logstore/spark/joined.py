@@ -41,7 +41,10 @@ __all__ = ["TABLES", "joined_table"]
 
 TABLES: Final = ("records", "messages", "open")
 EAGER_BYTES: Final = 8 << 20
-"""A log's side of at most so many bytes is decoded when the frame is made; starting a task of the source costs more."""
+"""A log's side of at most so many bytes is decoded when the frame is made, and then no writer can recycle it.
+
+A task of the Python source costs more than these rows, one of the connector less.
+"""
 
 _HEADER_FUNCTIONS: Final = "logstore.spark.HeaderFunctions$"
 _DECIDED_LATER: Final = frozenset({"outcome", "effect_lsn", "effect_time", "enqueue_lsn", "enqueue_time"})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def crashed(store: MessageStore, target: Path) -> Path:
-    """What a killed writer leaves, as a copy."""
+    """A copy of a store whose writer was killed."""
     return shutil.copytree(store.path, target)
 
 

@@ -67,7 +67,7 @@ def java(where: str, *arguments: str | Path) -> list[str | Path]:
 
 @pytest.fixture(scope="module")
 def problems(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the connector says where it cannot work as usual; one JVM for all of that, since starting it takes long."""
+    """The connector's words, by case, where it cannot work as usual. One JVM tries all, since its start is slow."""
     place = tmp_path_factory.mktemp("problems")
     (place / "other" / "logstore").mkdir(parents=True)
     (place / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
@@ -200,7 +200,7 @@ def test_a_library_is_loaded_where_the_temporary_directory_does_not_allow_it(pro
 
 @pytest.fixture
 def own_mounts() -> list[str]:
-    """What begins a command that has mounts of its own."""
+    """The words before a command that run it with mounts of its own."""
     command = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("A NOEXEC DIRECTORY IS NOT TRIED: this system gives a user no mount namespace of its own")

@@ -147,6 +147,7 @@ static void at_the_open_it_reads_headers_alone(void) {
     end();
 }
 
+enum { MOST = 32 };
 enum harm { GONE, NO_HEADER, EMPTY, ONE_BYTE, HARMS };
 
 static void do_harm(vfs_sim *disk, const ls_segment_info *segment, enum harm harm) {
@@ -165,18 +166,26 @@ static void do_harm(vfs_sim *disk, const ls_segment_info *segment, enum harm har
     check(system->close(system, dir) == 0);
 }
 
-/* A search reports damage of the last segment at the open, this reader at its batch. */
-static void damage_below_the_known_end_is_reported_as_by_a_search(void) {
-    const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
-    ls_segment_info segments[32];
+/* A closed store: its log as a search finds it, and the number of segments. */
+static size_t open_closed(ls_segment_info *segments, ls_reader_info *info) {
     ls_reader *reader;
-    size_t n;
+    size_t n = 0;
 
     open_filled(60);
     check(ls_close(r.store) == LS_OK);
-    ls_reader_info info = info_of(v);
-    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_segments(reader, segments, 32, &n) == LS_OK);
+    *info = info_of(v);
+    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_segments(reader, segments, MOST, &n) == LS_OK);
     ls_reader_close(reader);
+    return n;
+}
+
+/* A search reports damage of the last segment at the open, this reader at its batch. */
+static void damage_below_the_known_end_is_reported_as_by_a_search(void) {
+    const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
+    ls_segment_info segments[MOST];
+    ls_reader_info info;
+    size_t n = open_closed(segments, &info);
+
     check(n >= 3);
     for (size_t bad = 0; bad < n; bad++) {
         for (int harm = GONE; harm < HARMS; harm++) {
@@ -368,15 +377,11 @@ static int failing_lock(vfs *w, int file, int how) {
 
 static void a_search_for_the_reason_of_damage_may_fail(void) {
     const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
-    ls_segment_info segments[32];
+    ls_segment_info segments[MOST];
+    ls_reader_info info;
     ls_reader *reader;
-    size_t n;
+    size_t n = open_closed(segments, &info);
 
-    open_filled(60);
-    check(ls_close(r.store) == LS_OK);
-    ls_reader_info info = info_of(v);
-    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_segments(reader, segments, 32, &n) == LS_OK);
-    ls_reader_close(reader);
     vfs_sim *disk = vfs_sim_crash(sim, &kept);
     do_harm(disk, &segments[n - 1], ONE_BYTE);
     vfs *whole = v;
